@@ -19,7 +19,7 @@
 
 #define CHUNK_ROWS 128 /* at most, where nothing is simulated: about ten milliseconds */
 
-/* What one thread works with. */
+/* What a chunk is made with, until it is taken. */
 struct worker {
     struct dtp_scenario *scenario;
     struct dtp_report report;
@@ -38,7 +38,7 @@ struct sweep {
     struct dtp_row_file file;
     struct dtp_progress progress;
     struct worker *workers;
-    unsigned threads;
+    unsigned threads, worker_count;
     uint64_t counts[4];
 };
 
@@ -90,10 +90,10 @@ static enum dtp_status write_row(const struct sweep *sweep, struct worker *w, ui
     return DTP_OK;
 }
 
-static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint64_t count)
+static enum dtp_status work(void *context, unsigned place, uint64_t first, uint64_t count)
 {
     struct sweep *sweep = context;
-    struct worker *w = &sweep->workers[thread];
+    struct worker *w = &sweep->workers[place];
     enum dtp_status status = DTP_OK;
     memset(w->counts, 0, sizeof w->counts);
     FILE *file = open_memstream(&w->text, &w->bytes);
@@ -110,10 +110,10 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
     return status;
 }
 
-static enum dtp_status take(void *context, unsigned thread, uint64_t first, uint64_t count)
+static enum dtp_status take(void *context, unsigned place, uint64_t first, uint64_t count)
 {
     struct sweep *sweep = context;
-    struct worker *w = &sweep->workers[thread];
+    struct worker *w = &sweep->workers[place];
     (void)first;
     enum dtp_status status = dtp_row_file_append(&sweep->file, w->text, w->bytes, count, sweep->context->faults);
     for (int i = 0; i < 4 && status == DTP_OK; i++)
@@ -136,10 +136,11 @@ static enum dtp_status start_workers(struct sweep *sweep)
 {
     enum dtp_status status = DTP_OK;
     sweep->threads = dtp_parallel_threads();
-    sweep->workers = calloc(sweep->threads, sizeof *sweep->workers);
+    sweep->worker_count = DTP_PARALLEL_PLACES(sweep->threads);
+    sweep->workers = calloc(sweep->worker_count, sizeof *sweep->workers);
     if (!sweep->workers)
         return dtp_fault(sweep->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    for (unsigned i = 0; i < sweep->threads && status == DTP_OK; i++)
+    for (unsigned i = 0; i < sweep->worker_count && status == DTP_OK; i++)
         status = dtp_scenario_copy(sweep->base, &sweep->workers[i].scenario, sweep->context->faults);
     return status;
 }
@@ -148,7 +149,7 @@ static enum dtp_status start_workers(struct sweep *sweep)
 static void end_workers(struct sweep *sweep)
 {
     struct dtp_faults *faults = sweep->context->faults;
-    for (unsigned i = 0; i < sweep->threads && sweep->workers; i++) {
+    for (unsigned i = 0; i < sweep->worker_count && sweep->workers; i++) {
         struct worker *w = &sweep->workers[i];
         if (w->faults.status == DTP_ENVIRONMENT && faults->count == 0)
             dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s", w->faults.text[0]);

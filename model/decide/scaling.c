@@ -13,10 +13,10 @@ static uint32_t next_count(uint32_t gpus, uint32_t node_gpus)
     return gpus;
 }
 
-/* The plan on fewer GPUs, with `micro_steps`, and whether it runs there. Within one group hybrid_shard is full_shard:
- * there is no replica to average with. */
-static enum dtp_status predict_on(const struct dtp_job *job, uint32_t gpus, uint64_t micro_steps,
-                                  struct dtp_variant *out, bool *runs)
+/* The plan on fewer GPUs, with `micro_steps`, and whether it runs there: what its step takes is asked of few of them
+ * (tokens_per_s_per_gpu). Within one group hybrid_shard is full_shard: there is no replica to average with. */
+static enum dtp_status resolve_on(const struct dtp_job *job, uint32_t gpus, uint64_t micro_steps, struct dtp_job *out,
+                                  bool *runs)
 {
     struct dtp_plan asked = job->asked;
     asked.accumulate = (uint32_t)micro_steps;
@@ -24,24 +24,30 @@ static enum dtp_status predict_on(const struct dtp_job *job, uint32_t gpus, uint
         asked.strategy = DTP_FULL_SHARD;
         asked.shard_group = 0;
     }
-    enum dtp_status status = dtp_variant_time(job, &asked, gpus, out, NULL, 0);
-    return status == DTP_OK ? dtp_job_runs(&out->job, runs, NULL) : status;
+    enum dtp_status status = dtp_variant_resolve(job, &asked, gpus, out, NULL, 0);
+    return status == DTP_OK ? dtp_job_runs(out, runs, NULL) : status;
+}
+
+static double tokens_per_s_per_gpu(const struct dtp_job *job)
+{
+    struct dtp_prediction prediction;
+    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &prediction);
+    return prediction.throughput.tokens_per_s_per_gpu;
 }
 
 /* The smallest count that holds the job with the same global batch; where the job itself does not fit, the smallest. */
 static void strong_scaling(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_scaling *out)
 {
-    struct dtp_variant variant;
+    struct dtp_job fewer;
     bool runs, own_fits = prediction->memory.verdict != DTP_VERDICT_OOM;
     for (uint32_t gpus = 1; gpus < job->cluster.gpus && gpus <= UINT32_MAX / 2;
          gpus = next_count(gpus, job->node_gpus)) {
         uint64_t micro_steps = (uint64_t)job->plan.accumulate * job->cluster.gpus;
         if (micro_steps % gpus || micro_steps / gpus > UINT32_MAX ||
-            predict_on(job, gpus, micro_steps / gpus, &variant, &runs) != DTP_OK || (own_fits && !runs))
+            resolve_on(job, gpus, micro_steps / gpus, &fewer, &runs) != DTP_OK || (own_fits && !runs))
             continue;
         out->strong_reference_gpus = gpus;
-        out->strong_efficiency =
-            prediction->throughput.tokens_per_s_per_gpu / variant.prediction.throughput.tokens_per_s_per_gpu;
+        out->strong_efficiency = prediction->throughput.tokens_per_s_per_gpu / tokens_per_s_per_gpu(&fewer);
         return;
     }
     out->strong_reference_gpus = job->cluster.gpus;
@@ -50,19 +56,19 @@ static void strong_scaling(const struct dtp_job *job, const struct dtp_predictio
 
 void dtp_scaling_of(const struct dtp_job *job, const struct dtp_prediction *prediction, struct dtp_scaling *out)
 {
-    struct dtp_variant variant;
+    struct dtp_job fewer, reference;
     double own = prediction->throughput.tokens_per_s_per_gpu;
     memset(out, 0, sizeof *out);
     for (uint32_t gpus = 1; gpus < job->cluster.gpus && gpus <= UINT32_MAX / 2;
          gpus = next_count(gpus, job->node_gpus)) {
         bool fits;
-        if (predict_on(job, gpus, job->asked.accumulate, &variant, &fits) != DTP_OK)
+        if (resolve_on(job, gpus, job->asked.accumulate, &fewer, &fits) != DTP_OK)
             continue;
         bool first = out->reference_gpus == 0;
         if (fits || first) {
             out->reference_gpus = gpus;
             out->reference_fits = fits;
-            out->reference_tokens_per_s_per_gpu = variant.prediction.throughput.tokens_per_s_per_gpu;
+            reference = fewer;
         }
         if (fits)
             break;
@@ -73,6 +79,8 @@ void dtp_scaling_of(const struct dtp_job *job, const struct dtp_prediction *pred
         out->reference_gpus = job->cluster.gpus;
         out->reference_fits = own_fits;
         out->reference_tokens_per_s_per_gpu = own;
+    } else {
+        out->reference_tokens_per_s_per_gpu = tokens_per_s_per_gpu(&reference);
     }
     if (out->reference_tokens_per_s_per_gpu > 0)
         out->efficiency = own / out->reference_tokens_per_s_per_gpu;

@@ -17,13 +17,13 @@ void dtp_estimate_slice(const struct dtp_transformer *transformer, const struct 
 
 /* ---- what was lowered before ------------------------------------------------------------------------------------- */
 
-#define REMEMBERED 64      /* enough for a sweep whose innermost axes are batches, two kB each */
-#define MANY_MICRO_STEPS 4 /* stands for any number above those that miniatures lower */
+#define REMEMBERED 64       /* enough for a sweep whose innermost axes are batches, three kB each */
+#define THREE_MICRO_STEPS 3 /* stand for any number of several: of two they know as well */
 
-/* What lowering has read: its input, to the byte, with MANY_MICRO_STEPS for any number of them that gives the same. */
+/* What lowering has read: its input, to the byte, with THREE_MICRO_STEPS for any number of them that gives the same. */
 struct lowered {
     struct dtp_slice slice;
-    struct dtp_estimate_base base;
+    struct dtp_estimate_base base, of_two;
 };
 
 /* No constant of the model moves a live byte (dtp_estimate_base), so that nothing here grows old. */
@@ -46,11 +46,13 @@ static const struct lowered *recall(const struct dtp_slice *slice)
     return NULL;
 }
 
-static void remember(const struct dtp_slice *slice, const struct dtp_estimate_base *base)
+static void remember(const struct dtp_slice *slice, const struct dtp_estimate_base *base,
+                     const struct dtp_estimate_base *of_two)
 {
     struct lowered *place = &lately.list[lately.oldest];
     place->slice = *slice;
     place->base = *base;
+    place->of_two = *of_two;
     lately.oldest = (lately.oldest + 1) % REMEMBERED;
     lately.count += lately.count < REMEMBERED;
 }
@@ -68,31 +70,54 @@ static void find_lowered(const struct dtp_transformer *transformer, const struct
         *out = (struct dtp_slice){.transformer = *transformer, .cluster = *cluster, .plan = *plan};
 }
 
+static enum dtp_status lower(const struct dtp_slice *slice, struct dtp_estimate_base *out,
+                             struct dtp_miniature_shorter *shorter)
+{
+    struct dtp_miniature miniature;
+    enum dtp_status status = dtp_miniature_of_many(&slice->transformer, &slice->cluster, &slice->plan,
+                                                   DTP_LOWER_MOST_OPS, &miniature, shorter, NULL);
+    out->bound = status == DTP_BAD_INPUT;
+    if (status == DTP_OK)
+        out->live = miniature.live;
+    return status;
+}
+
+/* By the step of three micro-steps, of which that of two is a part. False: that has to be lowered itself. */
+static bool lower_two(const struct dtp_slice *three, struct dtp_estimate_base *out)
+{
+    struct dtp_miniature_shorter shorter;
+    struct dtp_estimate_base base;
+    if (lower(three, &base, &shorter) != DTP_OK || !shorter.known)
+        return false;
+    *out = (struct dtp_estimate_base){.live = shorter.live};
+    remember(three, &base, out);
+    return true;
+}
+
 /* Why there is no step program is told by who asks for one; here it is no fault. */
 static enum dtp_status base_of_lowered(const struct dtp_slice *slice, struct dtp_estimate_base *out,
                                        struct dtp_faults *faults)
 {
-    struct dtp_miniature miniature = {.micro_steps = slice->plan.accumulate};
+    struct dtp_miniature_shorter shorter;
     struct dtp_slice input = *slice;
-    const struct lowered *before;
-    if (input.plan.accumulate > MANY_MICRO_STEPS)
-        input.plan.accumulate = MANY_MICRO_STEPS;
-    before = recall(&input);
+    const bool several = input.plan.accumulate > 1, two = input.plan.accumulate == 2;
+    if (several)
+        input.plan.accumulate = THREE_MICRO_STEPS;
+    const struct lowered *before = recall(&input);
     if (before) {
-        *out = before->base;
+        *out = two ? before->of_two : before->base;
         return DTP_OK;
     }
-    enum dtp_status status =
-        dtp_miniature_of(&slice->transformer, &slice->cluster, &slice->plan, DTP_LOWER_MOST_OPS, &miniature, NULL);
-    out->bound = status == DTP_BAD_INPUT;
-    if (status == DTP_OK)
-        out->live = miniature.live;
-    else if (status != DTP_BAD_INPUT)
-        dtp_fault(faults, status, NULL, 0, "no memory to lower the step");
-    bool repeats = miniature.micro_steps < slice->plan.accumulate;
-    if (status == DTP_OK && (repeats || slice->plan.accumulate < MANY_MICRO_STEPS))
-        remember(&input, out);
-    return out->bound ? DTP_OK : status;
+    if (two && lower_two(&input, out))
+        return DTP_OK;
+    enum dtp_status status = lower(slice, out, &shorter);
+    if (status != DTP_OK && status != DTP_BAD_INPUT)
+        return dtp_fault(faults, status, NULL, 0, "no memory to lower the step");
+    if (status == DTP_OK && shorter.known)
+        remember(&input, out, &(struct dtp_estimate_base){.live = shorter.live});
+    else if (status == DTP_OK && !several)
+        remember(&input, out, out);
+    return DTP_OK;
 }
 
 static void memory_from(const struct dtp_estimate_base *base, const struct dtp_slice *slice,

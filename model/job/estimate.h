@@ -7,8 +7,8 @@
  * run, more operations than fit) memory is its bound (job/bound_fit.h), and says so: memory->bound.
  *
  * Each thread remembers the last programs that it has lowered, by all that goes into them: a sweep asks for the same
- * one again for other numbers of micro-steps, of which more than three change no byte, and for the fewer GPUs that its
- * rows are compared with.
+ * one again for other numbers of micro-steps, of which more than three change no byte and two are three without the
+ * second, and for the fewer GPUs that its rows are compared with.
  *
  * Inputs have passed dtp_transformer_check, dtp_cluster_check and dtp_plan_resolve. Some 0.1 ms for 32 layers, in
  * proportion to the layers where all have to be lowered; programs come from the C library's heap, so keep it

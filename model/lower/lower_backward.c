@@ -116,7 +116,7 @@ static void norm_before(struct dtp_block_backward *b)
     const struct dtp_layer_operator *op = dtp_backward_operator(b);
     double h = (double)l->between, e = (double)l->residual, c = (double)l->compute;
     dtp_buffer_id gradient = b->gradient[dtp_layer_first(op->makes)];
-    if (!dtp_lower_casts_apart(l, &l->tensors, dtp_layer_first(op->makes)))
+    if (!dtp_lower_casts_apart(&l->tensors, dtp_layer_first(op->makes)))
         gradient = widen(b, gradient);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM_BACKWARD, op->name);
@@ -504,7 +504,7 @@ int dtp_lower_ready_order(const struct dtp_lowering *l, uint64_t layer, int orde
     for (int index = tensors->operators - 1; index >= 0; index--)
         for (int turn = 0; turn < tensors->kind.matrices && tensors->op[index].kind == DTP_LAYER_OP_PROJECTION;
              turn++) {
-            bool last_first = dtp_lower_casts_apart(l, tensors, dtp_layer_first(tensors->op[index].reads));
+            bool last_first = dtp_lower_casts_apart(tensors, dtp_layer_first(tensors->op[index].reads));
             int part = last_first ? tensors->kind.matrices - 1 - turn : turn;
             if (tensors->op[index].makes & UINT64_C(1) << tensors->kind.matrix[part].result)
                 order[count++] = module->adapter[part] ? module->adapter[part] : part;
@@ -532,7 +532,7 @@ void dtp_lower_block_backward(struct dtp_lowering *l)
     int last = l->tensors.operators - 1;
     if (dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved) {
         /* whoever first reads what was not kept replays the block: a matmul, behind the cast of what it is given */
-        if (dtp_lower_casts_apart(l, &l->tensors, DTP_TENSOR_NORM1)) {
+        if (dtp_lower_casts_apart(&l->tensors, DTP_TENSOR_NORM1)) {
             b.index = last--;
             run(&b);
         }

@@ -3,15 +3,9 @@
  */
 #include "lower/lower_eager.h"
 
-bool dtp_lower_casts_apart(const struct dtp_lowering *l, const struct dtp_layer_tensors *tensors,
-                           enum dtp_layer_tensor input)
-{
-    return (input == DTP_TENSOR_NORM1 || input == DTP_TENSOR_NORM2) && dtp_plan_casts_apart(l->plan, &tensors->kind);
-}
-
 bool dtp_lower_turns_apart(const struct dtp_lowering *l)
 {
-    return dtp_lower_casts_apart(l, &l->tensors, DTP_TENSOR_NORM1) && l->rope && !l->plan->rope_fp32 &&
+    return dtp_lower_casts_apart(&l->tensors, DTP_TENSOR_NORM1) && l->rope && !l->plan->rope_fp32 &&
            !l->tensors.kind.packs_qkv && !l->transformer->qk_norm;
 }
 
@@ -29,7 +23,7 @@ void dtp_forward_cast(const struct pass *pass, struct dtp_draft *draft, int inde
 {
     struct dtp_lowering *l = pass->l;
     enum dtp_layer_tensor input = l->tensors.input[index];
-    if (!dtp_lower_casts_apart(l, &l->tensors, input))
+    if (!dtp_lower_casts_apart(&l->tensors, input))
         return;
     bool kept = pass->save & UINT64_C(1) << input;
     dtp_buffer_id made = dtp_draft_new(l, draft, dtp_layer_tensor_text(input), DTP_OWNER_ACTIVATIONS,
@@ -66,7 +60,7 @@ static void return_from_module(const struct pass *pass, struct dtp_draft *draft,
 void dtp_forward_return(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_lowering *l = pass->l;
-    bool module = dtp_lower_casts_apart(l, &l->tensors, DTP_TENSOR_NORM1) && !l->tensors.kind.packs_qkv;
+    bool module = dtp_lower_casts_apart(&l->tensors, DTP_TENSOR_NORM1) && !l->tensors.kind.packs_qkv;
     if (module)
         return_from_module(pass, draft, index);
     else if (dtp_layer_tensors_last_reader(&l->tensors, index) && dtp_layer_wide_of(l->tensors.input[index]))
@@ -76,7 +70,7 @@ void dtp_forward_return(const struct pass *pass, struct dtp_draft *draft, int in
 void dtp_forward_cast_again(const struct pass *pass, int index)
 {
     struct dtp_draft draft;
-    if (!dtp_lower_casts_apart(pass->l, &pass->l->tensors, pass->l->tensors.input[index]))
+    if (!dtp_lower_casts_apart(&pass->l->tensors, pass->l->tensors.input[index]))
         return;
     dtp_draft_begin(pass->l, &draft, DTP_OP_CAST, pass->l->matrix[index].name);
     dtp_forward_cast(pass, &draft, index);

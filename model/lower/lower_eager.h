@@ -9,8 +9,10 @@
 /* Each linear casts what it reads of a norm's fp32 result for itself, when it is called, and keeps that; what it
  * returns in backward is cast back before it is added to the others'. Where a norm has more readers than linears, or
  * other ranks have rows of it, the casts are one tensor that the norm makes. */
-bool dtp_lower_casts_apart(const struct dtp_lowering *l, const struct dtp_layer_tensors *tensors,
-                           enum dtp_layer_tensor input);
+static inline bool dtp_lower_casts_apart(const struct dtp_layer_tensors *tensors, enum dtp_layer_tensor input)
+{
+    return (input == DTP_TENSOR_NORM1 || input == DTP_TENSOR_NORM2) && tensors->casts_apart;
+}
 /* Linears that read a norm's result; under eager autocast each casts it for itself. */
 int dtp_lower_readers(const struct dtp_lowering *l, enum dtp_layer_tensor input);
 /* So does eager RoPE by complex numbers take q and k one after the other. */

@@ -100,7 +100,7 @@ static void norm(const struct pass *pass, int index)
     make(pass, &draft, dtp_layer_first(op->statistics));
     if (dtp_layer_wide_of(result))
         make(pass, &draft, dtp_layer_first(dtp_layer_wide_of(result)));
-    if (dtp_lower_casts_apart(l, &l->tensors, result))
+    if (dtp_lower_casts_apart(&l->tensors, result))
         pass->module->alive |= UINT64_C(1) << result; /* as casts of those that read it */
     else
         make(pass, &draft, result);

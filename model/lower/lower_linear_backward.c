@@ -231,7 +231,7 @@ static dtp_buffer_id linear(const struct dtp_block_backward *b, int index, dtp_b
         if (beside.index != DTP_NO_INDEX)
             l->awaited = beside;
         gradient = dtp_backward_input_gradient(b, index, output_gradient, true, last_reader && !l->compiled);
-        if (dtp_lower_casts_apart(l, &l->tensors, l->tensors.input[index]))
+        if (dtp_lower_casts_apart(&l->tensors, l->tensors.input[index]))
             gradient = dtp_backward_add_cast(b, index, gradient);
     }
     dtp_lower_unfetch(l);
@@ -278,7 +278,7 @@ void dtp_backward_projection(struct dtp_block_backward *b)
     const struct dtp_layer_operator *op = dtp_backward_operator(b);
     enum dtp_layer_tensor input = dtp_layer_first(op->reads);
     uint64_t left = op->makes;
-    bool later = dtp_backward_needed_later(b, input), apart = dtp_lower_casts_apart(l, &l->tensors, input);
+    bool later = dtp_backward_needed_later(b, input), apart = dtp_lower_casts_apart(&l->tensors, input);
     for (int turn = 0; turn < l->matrices; turn++) { /* autograd begins with the linear that was called last */
         int i = apart ? l->matrices - 1 - turn : turn;
         if (!(op->makes & UINT64_C(1) << l->matrix[i].result))

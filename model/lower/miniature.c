@@ -315,9 +315,19 @@ enum dtp_status dtp_miniature_whole(const struct dtp_transformer *transformer, c
     return status;
 }
 
-enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                                 const struct dtp_plan *plan, uint32_t op_limit, struct dtp_miniature *out,
-                                 struct dtp_faults *faults)
+/* Without the runs of micro-step `index`. */
+static void leave_out(struct dtp_live_runs *runs, uint16_t index)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < runs->count; i++)
+        if (runs->run[i].micro_step != index)
+            runs->run[kept++] = runs->run[i];
+    runs->count = kept;
+}
+
+enum dtp_status dtp_miniature_of_many(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                      const struct dtp_plan *plan, uint32_t op_limit, struct dtp_miniature *out,
+                                      struct dtp_miniature_shorter *shorter, struct dtp_faults *faults)
 {
     struct step step = {transformer, cluster, plan, faults};
     struct dtp_miniature_size size = size_of_bytes(transformer, plan);
@@ -331,8 +341,22 @@ enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, cons
         out->layers = lined_up ? size.layers + MORE_PERIODS * size.period : 0;
         out->micro_steps = size.micro_steps;
     }
+    bool three = status == DTP_OK && size.micro_steps == MOST_MICRO_STEPS;
+    if (shorter)
+        shorter->known = three && leaves_nothing(&pair.whole, 1);
+    if (shorter && shorter->known) {
+        leave_out(&pair.whole, 1);
+        dtp_live_bytes_sum(&pair.whole, transformer->layers, &shorter->live);
+    }
     dtp_live_runs_release(&pair.small);
     dtp_live_runs_release(&pair.large);
     dtp_live_runs_release(&pair.whole);
     return status;
+}
+
+enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                 const struct dtp_plan *plan, uint32_t op_limit, struct dtp_miniature *out,
+                                 struct dtp_faults *faults)
+{
+    return dtp_miniature_of_many(transformer, cluster, plan, op_limit, out, NULL, faults);
 }

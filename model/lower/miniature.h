@@ -42,10 +42,21 @@ struct dtp_miniature_size {
 struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                                 uint64_t pattern);
 
+/* Live bytes of a step of two micro-steps: of one of three or more without those between the first and the last. */
+struct dtp_miniature_shorter {
+    bool known; /* three were lowered, and the second leaves nothing behind */
+    struct dtp_live_bytes live;
+};
+
 /* Inputs as for dtp_lower, whose faults are returned; `op_limit` is that of a step that is lowered whole. */
 enum dtp_status dtp_miniature_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                  const struct dtp_plan *plan, uint32_t op_limit, struct dtp_miniature *out,
                                  struct dtp_faults *faults);
+/* The same, and of the same lowering what a step of two micro-steps has live: of three and more the first and the last
+ * do what those of two do. */
+enum dtp_status dtp_miniature_of_many(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                      const struct dtp_plan *plan, uint32_t op_limit, struct dtp_miniature *out,
+                                      struct dtp_miniature_shorter *shorter, struct dtp_faults *faults);
 /* For whoever must see the buffers themselves: the program of all layers with as few micro-steps as have the same live
  * bytes. The caller destroys *out. */
 enum dtp_status dtp_miniature_whole(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

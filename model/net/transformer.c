@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #define MAX_LAYERS 100000u
 #define MAX_WIDTH 100000000u /* any one dimension of a matrix */
@@ -309,9 +310,8 @@ static void count_layers(const struct dtp_transformer *t, struct dtp_parameter_c
     count->layers_matmul += count->expert_layers * active;
 }
 
-struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer)
+static struct dtp_parameter_count count_all(const struct dtp_transformer *t)
 {
-    const struct dtp_transformer *t = transformer;
     struct dtp_parameter_count count = {0};
     count_layers(t, &count);
     count.embedding = t->vocab * t->hidden;                                              /* [V, h] */
@@ -325,6 +325,22 @@ struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *t
     count.active += outside;
     count.matmul = count.layers_matmul + t->vocab * t->hidden;
     return count;
+}
+
+/* Whoever tries plans asks for the count of one model some times for each of them: a thread remembers the last. */
+struct dtp_parameter_count dtp_transformer_count(const struct dtp_transformer *transformer)
+{
+    static _Thread_local struct {
+        bool made;
+        struct dtp_transformer of;
+        struct dtp_parameter_count count;
+    } last;
+    if (!last.made || memcmp(&last.of, transformer, sizeof last.of) != 0) {
+        last.of = *transformer;
+        last.count = count_all(transformer);
+        last.made = true;
+    }
+    return last.count;
 }
 
 static bool sees_all(const struct dtp_transformer *t, uint64_t layer)

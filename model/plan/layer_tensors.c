@@ -458,6 +458,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     list_tensors(out, plan, copied, repacks_heads(out, &context, plan), made_again(out, plan, cluster, cut));
     cut_first(out, plan);
     count_casts(out, plan);
+    out->casts_apart = dtp_plan_casts_apart(plan, &out->kind);
     out->kept = kept_tensors(out, plan);
     if (plan->megatron.recompute)
         find_again(out, plan);

@@ -284,17 +284,24 @@ const char *dtp_precision_name(const struct dtp_precision *precision)
     return "custom";
 }
 
+/* Whether these are the recipe of that name: formats first, for names are compared letter by letter. */
+static bool is_recipe(const struct dtp_precision *precision, const char *name)
+{
+    for (size_t i = 0; i < RECIPE_COUNT; i++)
+        if (same_precision(precision, &recipes[i].precision) && dtp_names_equal(recipes[i].name, name))
+            return true;
+    return false;
+}
+
 void dtp_precision_for_runtime(struct dtp_precision *precision, const struct dtp_runtime *runtime)
 {
     if (!runtime->owns_master)
         return;
     for (size_t i = 0; i < MASTER_FORM_COUNT; i++) {
         const struct master_form *form = &master_forms[i];
-        struct dtp_precision mixed = {0};
-        dtp_precision_recipe(form->name, &mixed);
         bool runs = form->precision.compute != DTP_FP8 || runtime->keeps_fp8;
         bool wide = form->precision.reduce == DTP_FP32;
-        if (same_precision(precision, &mixed) && runs && (form->only_form || wide == runtime->reduces_fp32)) {
+        if (runs && (form->only_form || wide == runtime->reduces_fp32) && is_recipe(precision, form->name)) {
             *precision = form->precision;
             return;
         }

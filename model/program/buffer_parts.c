@@ -74,11 +74,9 @@ static uint32_t part_from(const struct dtp_buffer_parts *parts, uint32_t buffer,
     return low;
 }
 
-struct dtp_part_range dtp_operand_parts(const struct dtp_buffer_parts *parts, const struct dtp_operand *operand)
+struct dtp_part_range dtp_cut_operand_parts(const struct dtp_buffer_parts *parts, const struct dtp_operand *operand)
 {
     uint32_t buffer = operand->buffer.index;
-    if (!operand->bytes)
-        return (struct dtp_part_range){parts->first[buffer], parts->first[buffer + 1]};
     return (struct dtp_part_range){part_from(parts, buffer, operand->offset_bytes),
                                    part_from(parts, buffer, operand->offset_bytes + operand->bytes)};
 }

@@ -19,6 +19,15 @@ bool dtp_buffer_parts_find(const struct dtp_program *program, struct dtp_host_ar
 struct dtp_part_range {
     uint32_t first, end;
 };
-struct dtp_part_range dtp_operand_parts(const struct dtp_buffer_parts *parts, const struct dtp_operand *operand);
+/* Of one that says how many bytes it touches. */
+struct dtp_part_range dtp_cut_operand_parts(const struct dtp_buffer_parts *parts, const struct dtp_operand *operand);
+static inline struct dtp_part_range dtp_operand_parts(const struct dtp_buffer_parts *parts,
+                                                      const struct dtp_operand *operand)
+{
+    uint32_t buffer = operand->buffer.index;
+    if (operand->bytes)
+        return dtp_cut_operand_parts(parts, operand);
+    return (struct dtp_part_range){parts->first[buffer], parts->first[buffer + 1]};
+}
 
 #endif

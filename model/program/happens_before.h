@@ -10,25 +10,33 @@
 #include "base/host_arena.h"
 #include "program/program.h"
 
-/* at[s]: 1 + the latest operation of stream s that is done when this one is (itself on its own), 0: none. */
+#include <assert.h>
+
+/* at[s]: 1 + the latest operation of stream s that is done when this one is (itself on its own), 0: none. Behind the
+ * streams stand zeros up to a whole number of vectors. No program comes near 2^31 operations, so that the highest bit
+ * of a difference says which of two is later, and any processor compares vectors so. */
+#define DTP_CLOCK_ENTRIES ((DTP_STREAM_COUNT + 3) / 4 * 4)
 struct dtp_clock {
-    uint32_t at[DTP_STREAM_COUNT];
+    _Alignas(16) uint32_t at[DTP_CLOCK_ENTRIES];
 };
+static_assert(DTP_PROGRAM_MAX_OPS < INT32_MAX, "clocks are compared by the highest bit of their difference");
+/* Later than any operation. */
+#define DTP_CLOCK_END ((uint32_t)INT32_MAX)
 
 /* Whether all that `clock` holds by stream is at least what `uses` holds. Without a branch a stream. */
 static inline bool dtp_clock_covers(const struct dtp_clock *clock, const struct dtp_clock *uses)
 {
-    int32_t late = 0;
-    for (int s = 0; s < DTP_STREAM_COUNT; s++)
-        late |= uses->at[s] > clock->at[s];
-    return !late;
+    uint32_t late = 0; /* its highest bit: that of a difference below 0 */
+    for (int s = 0; s < DTP_CLOCK_ENTRIES; s++)
+        late |= clock->at[s] - uses->at[s];
+    return !(late >> 31);
 }
 
-/* Each stream's later one of both. */
-static inline void dtp_clock_join(struct dtp_clock *clock, const struct dtp_clock *other)
+/* Each stream's later one of both, which are two. */
+static inline void dtp_clock_join(struct dtp_clock *restrict clock, const struct dtp_clock *restrict other)
 {
-    for (int s = 0; s < DTP_STREAM_COUNT; s++)
-        clock->at[s] = other->at[s] > clock->at[s] ? other->at[s] : clock->at[s];
+    for (int s = 0; s < DTP_CLOCK_ENTRIES; s++)
+        clock->at[s] = (clock->at[s] - other->at[s]) >> 31 ? other->at[s] : clock->at[s];
 }
 
 /* Clocks of the first `op_count` operations, from `arena`; NULL: no memory. Dependency `left_out` of the last of them

@@ -1,10 +1,20 @@
 #include "program/kept_once.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 void dtp_kept_once_release(struct dtp_kept_once *once)
 {
+    free(once->places);
     dtp_host_arena_release(&once->memory);
+}
+
+/* NULL: no memory. */
+static inline struct dtp_kept_places *places_of(struct dtp_kept_once *once)
+{
+    if (!once->places)
+        once->places = calloc(1, sizeof *once->places);
+    return once->places;
 }
 
 bool dtp_name_is_plain(const char *name)
@@ -21,7 +31,7 @@ static const char *keep_spelling(struct dtp_kept_once *once, const char *name)
     uint32_t hash = 2166136261u; /* FNV-1a */
     for (const char *c = name; *c; c++)
         hash = (hash ^ (unsigned char)*c) * 16777619u;
-    const char **slot = &once->by_spelling[(hash ^ hash >> 16) % DTP_KEPT_SLOTS];
+    const char **slot = &once->places->by_spelling[(hash ^ hash >> 16) % DTP_KEPT_SLOTS];
     if (*slot && !strcmp(*slot, name))
         return *slot;
     size_t bytes = strlen(name) + 1;
@@ -33,7 +43,10 @@ const char *dtp_keep_name(struct dtp_kept_once *once, const char *name)
 {
     if (!name || !*name)
         return "";
-    struct dtp_known_name *known = &once->by_pointer[((uintptr_t)name ^ (uintptr_t)name >> 9) % DTP_KEPT_SLOTS];
+    struct dtp_kept_places *places = places_of(once);
+    if (!places)
+        return NULL;
+    struct dtp_known_name *known = &places->by_pointer[((uintptr_t)name ^ (uintptr_t)name >> 9) % DTP_KEPT_SLOTS];
     if (known->source == name && !strcmp(known->copy, name))
         return known->copy;
     const char *copy = keep_spelling(once, name);
@@ -59,15 +72,16 @@ static size_t slot_of(const struct dtp_demand *d)
 
 const struct dtp_demand *dtp_known_demand(const struct dtp_kept_once *once, const struct dtp_demand *demand)
 {
-    const struct dtp_demand *known = once->demands[slot_of(demand)];
+    const struct dtp_demand *known = once->places ? once->places->demands[slot_of(demand)] : NULL;
     return known && !memcmp(known, demand, sizeof *known) ? known : NULL;
 }
 
 const struct dtp_demand *dtp_keep_demand(struct dtp_kept_once *once, const struct dtp_demand *demand)
 {
-    struct dtp_demand *copy = dtp_host_arena_take(&once->memory, 1, sizeof *copy);
+    struct dtp_kept_places *places = places_of(once);
+    struct dtp_demand *copy = places ? dtp_host_arena_take(&once->memory, 1, sizeof *copy) : NULL;
     if (!copy)
         return NULL;
     *copy = *demand;
-    return once->demands[slot_of(demand)] = copy;
+    return places->demands[slot_of(demand)] = copy;
 }

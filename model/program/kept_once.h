@@ -13,12 +13,16 @@ struct dtp_known_name {
     const char *source, *copy; /* the copy says what stood at `source` then */
 };
 
-/* Zero-initialise to start, release at the end. */
-struct dtp_kept_once {
-    struct dtp_host_arena memory;
+struct dtp_kept_places {
     struct dtp_known_name by_pointer[DTP_KEPT_SLOTS]; /* the caller's, mostly literals */
     const char *by_spelling[DTP_KEPT_SLOTS];
     const struct dtp_demand *demands[DTP_KEPT_SLOTS];
+};
+
+/* Zero-initialise to start, release at the end. */
+struct dtp_kept_once {
+    struct dtp_host_arena memory;
+    struct dtp_kept_places *places; /* NULL: nothing was kept, as of programs that are read only once */
 };
 
 void dtp_kept_once_release(struct dtp_kept_once *once);

@@ -129,11 +129,14 @@ static bool read_op(void *context, const struct dtp_op *op, const struct dtp_ope
     struct dtp_live_runs *runs = context;
     struct dtp_live_run *run = run_of(runs, op);
     const bool shapes = !runs->joined; /* what is joined is never compared */
+    uint32_t marks = 0;
     if (!run)
         return false;
-    if (move(buffers, operands, operand_count, DTP_ALLOC, 1, shapes, run))
+    for (size_t i = 0; i < operand_count; i++)
+        marks |= operands[i].access;
+    if ((marks & DTP_ALLOC) && move(buffers, operands, operand_count, DTP_ALLOC, 1, shapes, run))
         look(run);
-    if (move(buffers, operands, operand_count, DTP_FREE, -1, shapes, run) && !run->moves)
+    if ((marks & DTP_FREE) && move(buffers, operands, operand_count, DTP_FREE, -1, shapes, run) && !run->moves)
         look(run);
     return true;
 }
@@ -148,9 +151,10 @@ struct dtp_program_reader dtp_live_runs_reader(struct dtp_live_runs *out)
 void dtp_live_runs_end(const struct dtp_program *program, struct dtp_live_runs *out)
 {
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
+    const size_t count = dtp_program_buffer_count(program);
     out->standing = (struct dtp_live_sum){.total_bytes = 0};
     out->pools_standing = (struct dtp_live_pools){{0}};
-    for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
+    for (size_t i = 0; i < count; i++)
         if (buffers[i].persistent && buffers[i].space == DTP_SPACE_DEVICE)
             add(&out->standing, &out->pools_standing, &buffers[i], 1);
 }

@@ -121,8 +121,9 @@ static void order_allocs(const struct dtp_program *program, const struct dtp_pla
     memcpy(d->pool_begin, fill, sizeof fill);
     find_uses(program, placement, fill, d);
     for (int s = 0; s < DTP_STREAM_COUNT; s++) {
-        struct dtp_clock after;
-        memset(&after, 0xff, sizeof after); /* nothing is written later: everything is done */
+        struct dtp_clock after; /* nothing is written later: everything is done */
+        for (int t = 0; t < DTP_CLOCK_ENTRIES; t++)
+            after.at[t] = DTP_CLOCK_END;
         for (uint32_t end = d->pool_begin[s + 1]; end > d->pool_begin[s]; end--) {
             uint32_t i = end - 1;
             uint32_t writer = d->writer[d->allocs[i]];

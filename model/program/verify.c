@@ -10,7 +10,7 @@ struct buffer_state {
     uint32_t allocated, freed;
 };
 
-/* Of each part of a buffer. */
+/* Of each part of a buffer, from when it is there. */
 struct part_state {
     uint32_t writer; /* last one */
     /* Per stream the last operation that read what the writer wrote. Before the first write: the last one that used
@@ -91,6 +91,12 @@ static bool is_done(const struct proof *proof, const struct dtp_clock *clock, ui
     return !earlier || clock->at[proof->ops[earlier - 1].stream] >= earlier;
 }
 
+static void begin_parts(struct proof *proof, uint32_t buffer, const struct dtp_clock *readers)
+{
+    for (uint32_t p = proof->parts.first[buffer]; p < proof->parts.first[buffer + 1]; p++)
+        proof->part_states[p] = (struct part_state){.readers = *readers};
+}
+
 static void check_alloc(struct proof *proof, uint32_t op, uint32_t buffer)
 {
     struct buffer_state *state = &proof->states[buffer];
@@ -99,8 +105,7 @@ static void check_alloc(struct proof *proof, uint32_t op, uint32_t buffer)
         return;
     }
     state->allocated = op + 1;
-    for (uint32_t p = proof->parts.first[buffer]; p < proof->parts.first[buffer + 1]; p++)
-        proof->part_states[p].readers = proof->returned[proof->buffers[buffer].space][proof->buffers[buffer].pool];
+    begin_parts(proof, buffer, &proof->returned[proof->buffers[buffer].space][proof->buffers[buffer].pool]);
 }
 
 static bool check_alive(struct proof *proof, uint32_t op, uint32_t buffer, const char *unborn, const char *dead)
@@ -180,11 +185,11 @@ static void check_users_done(struct proof *proof, uint32_t op, uint32_t buffer, 
 static void give_back(struct proof *proof, uint32_t buffer, const struct part_state *state)
 {
     struct dtp_clock *returned = &proof->returned[proof->buffers[buffer].space][proof->buffers[buffer].pool];
+    dtp_clock_join(returned, &state->readers);
     if (state->writer) {
         uint32_t *last = &returned->at[proof->ops[state->writer - 1].stream];
         *last = state->writer > *last ? state->writer : *last;
     }
-    dtp_clock_join(returned, &state->readers);
 }
 
 static void check_free(struct proof *proof, uint32_t op, struct dtp_operand operand)
@@ -287,6 +292,10 @@ static void check_bytes(struct proof *proof, uint32_t index)
 static void check_all(struct proof *proof)
 {
     uint32_t op_count = (uint32_t)dtp_program_op_count(proof->program);
+    const struct dtp_clock nobody = {{0}};
+    for (uint32_t b = 0; b < dtp_program_buffer_count(proof->program); b++)
+        if (proof->buffers[b].persistent)
+            begin_parts(proof, b, &nobody);
     for (uint32_t i = 0; i < op_count; i++) {
         proof->stream_end[proof->ops[i].stream] = proof->clocks[i];
         if (proof->ops[i].kind == DTP_OP_HOST_WAIT)
@@ -310,10 +319,9 @@ enum dtp_status dtp_program_verify(const struct dtp_program *program, struct dtp
     proof.clocks = dtp_happens_before(program, dtp_program_op_count(program), DTP_NO_INDEX, &arena);
     proof.states = dtp_host_arena_take_zeroed(&arena, dtp_program_buffer_count(program), sizeof *proof.states);
     bool memory = proof.clocks && proof.states && dtp_buffer_parts_find(program, &arena, &proof.parts);
-    proof.part_states = memory
-                            ? dtp_host_arena_take_zeroed(&arena, proof.parts.first[dtp_program_buffer_count(program)],
-                                                         sizeof *proof.part_states)
-                            : NULL;
+    proof.part_states = memory ? dtp_host_arena_take(&arena, proof.parts.first[dtp_program_buffer_count(program)],
+                                                     sizeof *proof.part_states)
+                               : NULL;
     memory = proof.part_states != NULL;
     if (memory)
         check_all(&proof);

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <string.h>
 #include <cmocka.h>
 
 #define ITEMS 10007u /* no multiple of a chunk */
@@ -78,6 +79,27 @@ static void test_all_once_in_order(void **state)
     assert_true(dtp_parallel_threads() >= 1);
 }
 
+/* Nothing is taken, so that nobody waits for a turn. */
+static void test_without_turns(void **state)
+{
+    static struct run run;
+    (void)state;
+    for (unsigned threads = 0; threads <= 7; threads++) {
+        struct dtp_parallel job = {
+            .count = ITEMS, .chunk_items = 1 + 13 * threads, .threads = threads, .context = &run, .work = work};
+        uint64_t done;
+        memset(&run, 0, sizeof run);
+        run.fail_at = UINT64_MAX;
+        assert_int_equal(dtp_parallel_run(&job, &done, NULL), DTP_OK);
+        assert_int_equal(done, ITEMS);
+        for (size_t i = 0; i < ITEMS; i++)
+            assert_int_equal(run.worked[i], 1);
+        run.fail_at = 5000;
+        assert_int_equal(dtp_parallel_run(&job, &done, NULL), DTP_ENVIRONMENT);
+        assert_true(done < ITEMS);
+    }
+}
+
 static void test_failure_ends_it(void **state)
 {
     static struct run run;
@@ -105,7 +127,7 @@ static void test_watch_ends_it(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_once_in_order), cmocka_unit_test(test_failure_ends_it),
-                                       cmocka_unit_test(test_watch_ends_it)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_once_in_order), cmocka_unit_test(test_without_turns),
+                                       cmocka_unit_test(test_failure_ends_it), cmocka_unit_test(test_watch_ends_it)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
