@@ -48,7 +48,9 @@ static void write_item(FILE *out, const char *word, const char *value)
     fputs(".It Fl \\-", out);
     write_escaped(out, word);
     if (value)
-        fprintf(out, " Ar %s", value);
+        fputs(" Ar ", out);
+    for (const char *c = value; c && *c; c++)
+        fprintf(out, *c == '|' ? "%c\\:" : "%c", *c); /* where a line may be broken */
     fputc('\n', out);
 }
 
