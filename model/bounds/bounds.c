@@ -10,10 +10,12 @@
 static void count_trained(struct dtp_bound *b)
 {
     const struct dtp_units *u = &b->units;
-    struct dtp_units *t = &b->trained;
-    *t = *u;
+    struct dtp_units *t = &b->adapters;
+    b->trained = u;
     if (!dtp_plan_adapts(b->plan))
         return;
+    b->trained = t;
+    *t = *u;
     uint64_t ends = u->trained - b->layers * u->layer_trained, ends_shard = dtp_divide_up(ends, u->ranks);
     t->total_shard = u->trained_shard;
     t->layer_shard = t->largest_layer_shard = (u->trained_shard - smaller(ends_shard, u->trained_shard)) / b->layers;
@@ -96,10 +98,10 @@ void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
  * block's bucket may meet any instant of backward; the first closes behind the head, the last behind the embedding. */
 static void add_gathered_buckets(struct dtp_bound *b)
 {
-    const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
     uint64_t g = b->bytes.grads, element = 1 + 2 * (uint64_t)b->cluster->gpus + 3 * g;
     if (b->plan->comm_hook != DTP_COMM_HOOK_INT8 || !dtp_plan_has_ddp_buckets(b->plan, b->cluster))
         return;
+    const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
     const struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(&job, g);
     if (buckets.count > 1)
         dtp_bound_keep(b, b->gradients_bytes + dtp_bound_saved(b, b->layers) +
@@ -122,7 +124,7 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     dtp_element_bytes_count(plan, &b.bytes);
     dtp_bound_blocks(&b);
     count_trained(&b);
-    dtp_state_bytes_count(b.transformer, cluster, &b.units, plan, &b.bytes, NULL, &state);
+    dtp_state_bytes_at_rest(b.transformer, cluster, &b.units, plan, &b.bytes, &state);
     b.rest_bytes = state.params + state.optimizer + workspaces(&b) + dummy_gradients(&b);
     if (plan->runtime->arena)
         dtp_bound_executor(&b);

@@ -25,7 +25,8 @@ struct dtp_bound {
     /* Of each kind of layer, a token: what it saves, what it keeps where it is checkpointed; [0] where all are alike.
      */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
-    struct dtp_units units, trained; /* all parameters; those that have gradients: with adapters these alone */
+    struct dtp_units units, adapters;
+    const struct dtp_units *trained; /* parameters that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers;
     bool uniform;          /* all layers are of one kind */
@@ -97,8 +98,18 @@ uint64_t dtp_bound_factors(const struct dtp_bound *b);
 void dtp_bound_blocks(struct dtp_bound *b);
 /* The last block in forward, which has all that it saves. */
 uint64_t dtp_bound_forward(const struct dtp_bound *b);
-/* Kept activations of the first `layers`. */
-uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers);
+/* Of a token: by how much more the first `layers` keep than if all were dense. */
+uint64_t dtp_bound_experts_more(const struct dtp_bound *b, uint64_t layers);
+/* Kept activations of the first `layers`, every so many of them checkpointed. */
+static inline uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
+{
+    const uint64_t every = b->activations.checkpoint_every,
+                   checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers,
+                   whole = layers - checkpointed, more = b->uniform ? 0 : dtp_bound_experts_more(b, layers);
+    return dtp_bound_tokens(b, checkpointed * b->layer_kept[0] + whole * b->layer_all[0] + more +
+                                   b->activations.embedding) +
+           whole * b->kept_weights - (whole > 0) * b->unpacked;
+}
 /* The worst stage of a block where a finished weight gradient has `element_bytes`, of which the one at work `current`
  * more. */
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes);

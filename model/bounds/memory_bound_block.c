@@ -4,24 +4,13 @@
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
-/* Of a token: by how much more the first `layers` keep than if all were dense, `every`-th of them checkpointed. */
-static uint64_t experts_more(const struct dtp_bound *b, uint64_t layers, uint64_t every)
+uint64_t dtp_bound_experts_more(const struct dtp_bound *b, uint64_t layers)
 {
-    const uint64_t *all = b->layer_all, *kept = b->layer_kept;
+    const uint64_t every = b->activations.checkpoint_every, *all = b->layer_all, *kept = b->layer_kept;
     uint64_t again = 0, experts = dtp_transformer_expert_layers(b->transformer, layers);
     for (uint64_t layer = 0; every && layer < layers; layer += every)
         again += dtp_transformer_layer_has_experts(b->transformer, layer);
     return again * (kept[1] - kept[0]) + (experts - again) * (all[1] - all[0]);
-}
-
-uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
-{
-    const uint64_t every = b->activations.checkpoint_every,
-                   checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers,
-                   whole = layers - checkpointed, more = b->uniform ? 0 : experts_more(b, layers, every);
-    return dtp_bound_tokens(b, checkpointed * b->layer_kept[0] + whole * b->layer_all[0] + more +
-                                   b->activations.embedding) +
-           whole * b->kept_weights - (whole ? b->unpacked : 0);
 }
 
 /* Bytes of a token of the layer's attention scores, where the math kernel writes them. */

@@ -201,7 +201,7 @@ static uint64_t neighbours(const struct dtp_bound *b, uint64_t largest)
 static struct executor executor_of(const struct dtp_bound *b, bool chunks)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *u = &b->units, *t = &b->trained;
+    const struct dtp_units *u = &b->units, *t = b->trained;
     const uint64_t c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce),
                    first = t->embedding + t->position, block = padded(b, t->largest_layer),
                    last = padded(b, t->total - b->layers * t->layer - first),

@@ -105,7 +105,7 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
 void dtp_bound_fetched(struct dtp_bound *b)
 {
     const struct dtp_activations *a = &b->activations;
-    const struct dtp_units *u = &b->units, *t = &b->trained;
+    const struct dtp_units *u = &b->units, *t = b->trained;
     const struct dtp_plan *plan = b->plan;
     struct fetched f = fetched_of(b);
     bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED, offloads = plan->offload != DTP_OFFLOAD_NONE;

@@ -42,7 +42,7 @@ static uint64_t padded(const struct dtp_bound *b, uint64_t elements, uint64_t sh
  * keeps gathered stands all the same. */
 static void add_weights(const struct dtp_bound *b, struct fsdp *f)
 {
-    const struct dtp_units *u = &b->units, *t = &b->trained;
+    const struct dtp_units *u = &b->units, *t = b->trained;
     const struct dtp_element_bytes *e = &b->bytes;
     const uint64_t mean_experts = u->expert_layers * u->expert_shard / b->layers,
                    layer = padded(b, u->layer, u->layer_shard, mean_experts),
@@ -71,7 +71,7 @@ static void add_weights(const struct dtp_bound *b, struct fsdp *f)
 
 static struct fsdp fsdp_of(const struct dtp_bound *b)
 {
-    const struct dtp_units *t = &b->trained;
+    const struct dtp_units *t = b->trained;
     const struct dtp_plan *plan = b->plan;
     const struct dtp_element_bytes *e = &b->bytes;
     const uint64_t group = plan->reshard_group, cast = e->params != e->compute ? e->compute : 0,
@@ -103,7 +103,7 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
  * reduces. */
 static uint64_t gradients(const struct dtp_bound *b, const struct fsdp *f, uint64_t above, bool reduces)
 {
-    const struct dtp_units *u = &b->trained;
+    const struct dtp_units *u = b->trained;
     if (!reduces || (f->several && !f->whole))
         return f->before;
     uint64_t reduced = f->after ? above * u->layer_shard * b->bytes.grads : 0;
@@ -122,7 +122,7 @@ static uint64_t width_of(const struct dtp_bound *b, uint64_t unit)
  * that input beside its result and what this is cast into. */
 static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, bool reduces)
 {
-    const struct dtp_units *u = &b->units, *t = &b->trained;
+    const struct dtp_units *u = &b->units, *t = b->trained;
     const uint64_t begin = unit * u->layers_per_unit, width = width_of(b, unit), end = begin + width,
                    stream = dtp_bound_tokens(b, b->activations.gradient), one = b->bytes.compute * t->largest_layer,
                    depth = !dtp_plan_prefetches_backward(b->plan) ? 0
@@ -187,7 +187,7 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
                                       .loss = standing + (stands ? f->head - again : 0),
                                       .head = standing - again + f->head +
                                               (dtp_plan_prefetches_backward(plan) && !f->keeps ? f->last : 0),
-                                      .head_gradient = b->bytes.compute * b->trained.embedding};
+                                      .head_gradient = b->bytes.compute * b->trained->embedding};
     dtp_bound_keep(b, f->before + f->first + (f->flat ? f->first : 0) + f->root_uploaded);
     if (f->flat && count)
         dtp_bound_keep(b, f->before + f->between + f->first + width_of(b, 0) * (2 * f->largest + f->uploaded) +
@@ -214,7 +214,7 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
 /* The embedding's gradient, made with the root gathered, beside the head's; then the root's reduction as a unit's. */
 static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, struct dtp_bound_beside *beside)
 {
-    const struct dtp_units *t = &b->trained;
+    const struct dtp_units *t = b->trained;
     uint64_t c = b->bytes.compute, rest = gradients(b, f, t->count ? b->layers : 0, reduces);
     if (!reduces && b->plan->accumulate == 2) /* the first micro-step's */
         rest -= f->whole_bytes * t->root;
@@ -244,5 +244,5 @@ void dtp_bound_fsdp(struct dtp_bound *b)
     }
     dtp_bound_steps(b, &beside);
     dtp_bound_hold(b, f.after);
-    dtp_bound_keep(b, f.after + dtp_optimizer_scratch_bytes(b->transformer, b->plan, b->trained.total_shard));
+    dtp_bound_keep(b, f.after + dtp_optimizer_scratch_bytes(b->transformer, b->plan, b->trained->total_shard));
 }

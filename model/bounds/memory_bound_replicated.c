@@ -20,7 +20,7 @@ struct replicated {
 static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r, uint64_t done)
 {
     const struct dtp_plan *plan = b->plan;
-    const uint64_t total = b->trained.total, g = b->bytes.grads;
+    const uint64_t total = b->trained->total, g = b->bytes.grads;
     const bool several = plan->accumulate > 1, gathered = several && !plan->accumulate_sync;
     if (plan->runtime->gradients_in_matmul)
         return g * total + r->beside;
@@ -43,7 +43,7 @@ static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r,
 static struct replicated replicated_of(const struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *t = &b->trained;
+    const struct dtp_units *t = b->trained;
     const struct dtp_runtime *runtime = plan->runtime;
     const uint64_t c = b->bytes.compute, g = b->bytes.grads, every = b->activations.checkpoint_every;
     const bool behind = plan->deepspeed.pipeline || plan->deepspeed.bf16_optimizer, /* gradients are reduced */
@@ -102,13 +102,13 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
     dtp_bound_keep(b, standing + b->bytes.reduce * closing->filled + (on_host && g < 4 ? 4 * slices : 0) +
                           closing->bytes + (closing->bytes ? r->waiting : 0));
     if (shards && closing->done == closing->filled && closing->below < b->layers)
-        block(b, r, closing->below, b->trained.total);
+        block(b, r, closing->below, b->trained->total);
 }
 
 void dtp_bound_replicated(struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *t = &b->trained;
+    const struct dtp_units *t = b->trained;
     const struct dtp_activations *a = &b->activations;
     const struct replicated r = replicated_of(b);
     const uint64_t cached = plan->compile ? r.kept_casts : b->layers, /* eager casts stay to the end of forward */

@@ -45,20 +45,35 @@ static void add_to_bucket(struct buckets *buckets, uint64_t elements, uint64_t c
     dtp_factored_add(&buckets->out->factored, elements, columns, 1, buckets->rank);
 }
 
-/* Of a layer from its last operator on, matrix by matrix, of those that cast a norm for themselves from the last; its
- * vectors are small and taken as one. */
-static void add_layer(struct buckets *buckets, const struct dtp_layer_kind *kind, bool casts_apart)
+/* A layer's gradients as backward makes them. */
+struct gradients {
+    int count;
+    struct {
+        uint64_t elements, columns;
+    } of[DTP_LAYER_MATRICES + 1];
+};
+
+static void list_gradient(struct gradients *list, uint64_t elements, uint64_t columns)
+{
+    list->of[list->count].elements = elements;
+    list->of[list->count++].columns = columns;
+}
+
+/* From its last operator on, matrix by matrix, of those that cast a norm for themselves from the last; its vectors are
+ * small and taken as one. */
+static void list_layer(struct gradients *list, const struct dtp_layer_kind *kind, bool casts_apart)
 {
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
+    list->count = 0;
     for (int at = dtp_layer_operators(kind, op) - 1; at >= 0; at--)
         for (int turn = 0; turn < kind->matrices && op[at].kind == DTP_LAYER_OP_PROJECTION; turn++) {
             bool of_norm = op[at].reads & (DTP_TENSOR_BIT(NORM1) | DTP_TENSOR_BIT(NORM2));
             int i = casts_apart && of_norm ? kind->matrices - 1 - turn : turn;
             if (op[at].makes & UINT64_C(1) << kind->matrix[i].result)
-                add_to_bucket(buckets, kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in,
+                list_gradient(list, kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in,
                               kind->matrix[i].in);
         }
-    add_to_bucket(buckets, dtp_layer_vector_elements(kind), 0);
+    list_gradient(list, dtp_layer_vector_elements(kind), 0);
 }
 
 /* Those of adapters, in the order of readiness: projections from the last, each one's matrices from the first. */
@@ -111,7 +126,8 @@ struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *jo
     const struct dtp_transformer *t = job->transformer;
     const struct dtp_units *u = &job->units;
     const struct dtp_parameter_count count = dtp_transformer_count(t);
-    struct dtp_layer_kind kind[DTP_LAYER_MLPS];
+    struct dtp_layer_kind kind;
+    struct gradients layer[DTP_LAYER_MLPS];
     struct dtp_ddp_bucket_count out = {0};
     struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes, .element_bytes = g, .out = &out};
     if (job->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
@@ -122,14 +138,17 @@ struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *jo
         out.count = buckets.count;
         return out;
     }
-    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
-        dtp_layer_kind_of(t, (enum dtp_layer_mlp)mlp, job->plan->fused_qkv, job->plan->fused_gate_up, &kind[mlp]);
+    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++) {
+        dtp_layer_kind_of(t, (enum dtp_layer_mlp)mlp, job->plan->fused_qkv, job->plan->fused_gate_up, &kind);
+        list_layer(&layer[mlp], &kind, dtp_plan_casts_apart(job->plan, &kind));
+    }
     add_to_bucket(&buckets, u->head, t->hidden);
     add_to_bucket(&buckets, u->total - count.layers - u->head - u->embedding - u->position, 0);
     for (uint64_t left = t->layers; left > 0; left--) {
         bool experts = dtp_transformer_layer_has_experts(t, left - 1);
-        const struct dtp_layer_kind *of = &kind[experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE];
-        add_layer(&buckets, of, dtp_plan_casts_apart(job->plan, of));
+        const struct gradients *list = &layer[experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE];
+        for (int i = 0; i < list->count; i++)
+            add_to_bucket(&buckets, list->of[i].elements, list->of[i].columns);
     }
     add_to_bucket(&buckets, u->position, t->hidden);
     add_to_bucket(&buckets, u->embedding, t->hidden);
