@@ -112,7 +112,7 @@ static inline uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layer
                    whole = layers - checkpointed, more = b->uniform ? 0 : dtp_bound_experts_more(b, layers);
     return dtp_bound_tokens(b, checkpointed * b->layer_kept[0] + whole * b->layer_all[0] + more +
                                    b->activations.embedding) +
-           whole * b->kept_weights - (every ? 0 : b->cut);
+           whole * b->kept_weights - b->cut;
 }
 /* The worst stage of a block, of a finished weight gradient `element_bytes`, of the one at work `current` more. */
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes);

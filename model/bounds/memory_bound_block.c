@@ -104,12 +104,13 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
     activations->layer_all += b->low;
     activations->layer_kept += b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? b->low : 0;
     b->kept_weights = b->unpacked;
-    for (int i = 0; i < tensors->kind.matrices && tensors->cut && b->unpacked; i++)
-        if (!(tensors->first_gradients & UINT64_C(1) << tensors->input[i]))
-            b->cut += b->bytes.compute * tensors->kind.matrix[i].groups * tensors->kind.matrix[i].out *
-                      tensors->kind.matrix[i].in;
     if (tensors->kept == tensors->saved) /* nothing is made again, so nothing unpacked */
         activations->checkpoint_every = 0;
+    const bool cut = tensors->cut && b->unpacked && !activations->checkpoint_every;
+    for (int i = 0; cut && i < tensors->kind.matrices; i++) {
+        const struct dtp_layer_matrix *m = &tensors->kind.matrix[i];
+        b->cut += tensors->first_gradients >> tensors->input[i] & 1 ? 0 : b->bytes.compute * m->groups * m->out * m->in;
+    }
     if (!b->plan->adapters.train_ends)
         b->head_input = b->bytes.compute * b->transformer->hidden;
     return a;

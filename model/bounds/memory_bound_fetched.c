@@ -17,8 +17,6 @@
  */
 #include "bounds/memory_bound.h"
 
-#include "plan/runtime.h"
-
 struct fetched {
     uint64_t persistent, others; /* elements: never given back | fetched and given back */
     uint64_t smallest;           /* matrix of these */

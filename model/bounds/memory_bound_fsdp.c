@@ -2,7 +2,6 @@
 #include "bounds/memory_bound.h"
 
 #include "plan/optimizer_state.h"
-#include "plan/runtime.h"
 
 struct fsdp {
     uint64_t unit, layer;          /* bytes of weights gathered; unit: of all but the last, which may be smaller */
