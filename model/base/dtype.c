@@ -2,15 +2,8 @@
 
 #include "base/word_table.h"
 
-#include <stdint.h>
-
-static const unsigned widths[] = {DTP_DTYPE_TABLE(DTP_ROW_SECOND)};
+const uint8_t dtp_dtype_widths[DTP_DTYPE_COUNT] = {DTP_DTYPE_TABLE(DTP_ROW_SECOND)};
 DTP_TEXT_AND_PARSE(dtype, DTP_DTYPE_TABLE, 0)
-
-unsigned dtp_dtype_bytes(enum dtp_dtype dtype)
-{
-    return widths[dtype];
-}
 
 unsigned dtp_alignment_bytes(double elements, unsigned element_bytes)
 {

@@ -3,6 +3,7 @@
 #define DTP_DTYPE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* X(enum suffix, spelling, bytes per element) */
 #define DTP_DTYPE_TABLE(X)                                                                                             \
@@ -20,7 +21,11 @@ enum dtp_dtype {
         DTP_DTYPE_COUNT
 };
 
-unsigned dtp_dtype_bytes(enum dtp_dtype dtype);
+extern const uint8_t dtp_dtype_widths[DTP_DTYPE_COUNT];
+static inline unsigned dtp_dtype_bytes(enum dtp_dtype dtype)
+{
+    return dtp_dtype_widths[dtype];
+}
 const char *dtp_dtype_text(enum dtp_dtype dtype);
 /* Returns false when `text` names no format. */
 bool dtp_dtype_parse(const char *text, enum dtp_dtype *out);

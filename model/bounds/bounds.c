@@ -3,17 +3,18 @@
 #include "closed/closed_form_hooks.h"
 #include "plan/slice.h"
 #include "plan/fp8_casts.h"
-#include "plan/optimizer_state.h"
 #include "plan/runtime.h"
 
 /* Parameters that have gradients, as if there were no others. */
 static void count_trained(struct dtp_bound *b)
 {
     const struct dtp_units *u = &b->units;
-    struct dtp_units *t = &b->trained;
-    *t = *u;
+    struct dtp_units *t = &b->adapters;
+    b->trained = u;
     if (!dtp_plan_adapts(b->plan))
         return;
+    b->trained = t;
+    *t = *u;
     uint64_t ends = u->trained - b->layers * u->layer_trained, ends_shard = dtp_divide_up(ends, u->ranks);
     t->total_shard = u->trained_shard;
     t->layer_shard = t->largest_layer_shard = (u->trained_shard - smaller(ends_shard, u->trained_shard)) / b->layers;
@@ -23,20 +24,6 @@ static void count_trained(struct dtp_bound *b)
     t->largest = t->layer, t->down = 0;
     if (!ends)
         t->embedding = t->head = t->position = t->head_end = t->head_end_shard = 0;
-}
-
-/* Where matmuls add to one buffer autograd is handed a tensor of each shape of matrices, for good (Transformer Engine's
- * get_dummy_wgrad). */
-static uint64_t dummy_gradients(const struct dtp_bound *b)
-{
-    uint64_t elements = 0;
-    for (int i = 0; i < b->matrices && b->plan->runtime->gradients_in_matmul; i++) {
-        int k = 0;
-        while (b->matrix[k].out != b->matrix[i].out || b->matrix[k].elements != b->matrix[i].elements)
-            k++;
-        elements += k == i ? b->matrix[i].elements : 0;
-    }
-    return b->bytes.compute * elements;
 }
 
 uint64_t dtp_bound_factors(const struct dtp_bound *b)
@@ -59,8 +46,7 @@ static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
 }
 
 /* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two
- * threads; what a hook keeps; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights, by rows and by
- * columns. */
+ * threads; what a hook keeps; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights. */
 static uint64_t workspaces(const struct dtp_bound *b)
 {
     enum dtp_gpu_architecture architecture = b->cluster->gpu.architecture;
@@ -94,17 +80,19 @@ void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
     dtp_bound_keep_late(b, beside->ends + a->embedding_backward + dtp_bound_tokens(b, a->gradient));
 }
 
-/* What int8 makes of a bucket while it is reduced: its bytes, those of all ranks flat and apart, a rank's as numbers. A
- * block's bucket may meet any instant of backward; the first closes behind the head, the last behind the embedding. */
-static void add_gathered_buckets(struct dtp_bound *b)
+/* What a hook makes of a bucket while it is reduced: int8 its bytes, all ranks' flat and apart, a rank's as numbers;
+ * PowerSGD a copy and what it loses. Of the first behind the head, any beside any block, the last behind the table. */
+static void add_hooked_buckets(struct dtp_bound *b)
 {
-    const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
-    uint64_t g = b->bytes.grads, element = 1 + 2 * (uint64_t)b->cluster->gpus + 3 * g;
-    if (b->plan->comm_hook != DTP_COMM_HOOK_INT8 || !dtp_plan_has_ddp_buckets(b->plan, b->cluster))
+    const bool factors = b->plan->comm_hook == DTP_COMM_HOOK_POWERSGD;
+    uint64_t g = b->bytes.grads, element = factors ? 2 * g : 1 + 2 * (uint64_t)b->cluster->gpus + 3 * g;
+    if (!(factors || b->plan->comm_hook == DTP_COMM_HOOK_INT8) || !dtp_plan_has_ddp_buckets(b->plan, b->cluster))
         return;
+    const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
     const struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(&job, g);
     if (buckets.count > 1)
-        dtp_bound_keep(b, b->gradients_bytes + dtp_bound_saved(b, b->layers) +
+        dtp_bound_keep(b, b->gradients_bytes + b->casts_bytes + dtp_bound_saved(b, b->layers) +
+                              dtp_bound_tokens(b, b->activations.gradient) +
                               dtp_bytes_product(element, buckets.first_elements));
     b->most_bytes = larger(b->most_bytes, b->block_bytes + dtp_bytes_product(element, buckets.largest_elements));
     dtp_bound_keep_late(b, b->gradients_bytes + dtp_bytes_product(element, buckets.last_elements));
@@ -124,8 +112,8 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     dtp_element_bytes_count(plan, &b.bytes);
     dtp_bound_blocks(&b);
     count_trained(&b);
-    dtp_state_bytes_count(b.transformer, cluster, &b.units, plan, &b.bytes, NULL, &state);
-    b.rest_bytes = state.params + state.optimizer + workspaces(&b) + dummy_gradients(&b);
+    dtp_state_bytes_at_rest(b.transformer, cluster, &b.units, plan, &b.bytes, &state);
+    b.rest_bytes = state.params + state.optimizer + workspaces(&b) + b.bytes.compute * b.dummies;
     if (plan->runtime->arena)
         dtp_bound_executor(&b);
     else if (dtp_plan_is_fsdp(plan))
@@ -134,7 +122,7 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
         dtp_bound_fetched(&b);
     else
         dtp_bound_replicated(&b);
-    add_gathered_buckets(&b);
+    add_hooked_buckets(&b);
     if (dtp_plan_adapts(plan) && !plan->runtime->arena) /* what a replay drops depends on the targets */
         b.least_bytes = b.rest_bytes + (dtp_plan_has_ddp_buckets(plan, cluster) ? state.grads : 0);
     /* our executor's head keeps nothing: it goes through its logits in chunks */

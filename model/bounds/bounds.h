@@ -1,24 +1,16 @@
-/* Bounds of what a training step needs, by arithmetic that can be done by hand: no program, no walk over layers.
- *
- * They are there for two things: to leave out of a search, at some 1.1 million plans a second, what cannot fit, and to
- * check programs from outside, with a stated tolerance (test_bounds): at most 1 % below a program's peak of live bytes,
- * at most 5 % above it in 95 % of random plans and at most 20 % in all. Of 13,500 random plans of all runtimes 3 in
- * 1,000 are outside, most by a percent or two: of ZeRO-3, whose fetches only a walk knows, of adapters and experts 1 %.
- * How far any may lie off is job/bound_fit.h's. Exact memory is the program's (lower/miniature.h).
+/* Bounds of what a training step needs, by arithmetic that can be done by hand: no program, no walk over layers. What
+ * they are for, how far they lie off and what of them surely stands says the folder's page.
  *
  * Notation: T tokens of a micro-step on a GPU, L layers, N shard ranks, psi parameters, P of a unit, R of the root
  * (embeddings, final norm, head), V h of the embedding; bytes of an element: c of what matmuls read, g of a gradient at
  * rest, r of one on the wire.
  *
- * MEMORY. At rest stand parameters, optimizer state (shards of them where the plan shards) and workspaces. Beyond that
- * the peak of a step lies at one of six instants, and the bound is the largest:
- *
- *   loss        kept activations of all layers, the loss' tensors
- *   head        the same with the logits' gradient, the head's weight gradient [V h c] and its input gradient
- *   last block  kept activations of the layers below, the whole block L-1, its gradients: the worst of its stages
- *   first block block 0, and by now the gradients of all layers above, whole or as shards
- *   ends        the embedding's dense gradient and its partial sums; the root's on their way to a reduction
- *   step        all gradients, and what the optimizer makes of them
+ * At rest stand parameters, optimizer state (or their shards) and workspaces. Beyond that the peak of a step lies at
+ * one of six instants, and the bound is the largest: loss        kept activations of all layers, the loss' tensors head
+ * the same with the logits' gradient, the head's weight gradient [V h c] and its input gradient last block  kept
+ * activations of the layers below, the whole block L-1, its gradients: the worst of its stages first block block 0, and
+ * by now the gradients of all layers above, whole or as shards ends        the embedding's dense gradient and its
+ * partial sums; the root's on their way to a reduction step        all gradients, and what the optimizer makes of them
  *
  * One block has four stages, each T x (what it saved that still stands + gradients of activations) + weight gradients
  * made so far:
@@ -30,13 +22,7 @@
  *   rotary      what the first norm saved; gradients of q, k, v and a chain of 5 c d_q (fused: none)
  *   end         the input, two gradients of it; all weight gradients of the block
  *
- * What surely stands is a part of the bound: kept activations beside the loss, the last block with all it saves, and
- * all gradients with the state, each with the weights that nobody gives back by then, and without kernels' temporaries,
- * buckets and what is on its way. It lies at most 2 % above a program's peak. So it tells what cannot fit
- * where the bound itself has to be taken with caution.
- *
- * Gradients, their reductions and the optimizer are of what is trained: with adapters of these alone, while weights are
- * gathered with all that is frozen (memory_bound_block.c has what adapters keep).
+ * With adapters gradients, their reductions and the optimizer are of these alone (memory_bound_block.c).
  *
  * What weights stand beside follows from who shards them: nobody (a cast copy of each layer under autocast), FSDP
  * (root, the unit at work, what is gathered ahead, the reduction of the unit above), DeepSpeed module by module (as

@@ -6,9 +6,9 @@
 #include "closed/activations.h"
 #include "closed/sharding.h"
 
-/* A stage of a block's backward: bytes of every token, elements of weight gradients finished, of the one at work. */
+/* Of a block's backward: bytes of a token, elements of weight gradients finished and at work, a kernel's own bytes. */
 struct dtp_bound_stage {
-    uint64_t token_bytes, elements, current;
+    uint64_t token_bytes, elements, current, bytes;
 };
 #define DTP_BOUND_STAGES 5 /* of a kind of layer */
 
@@ -22,16 +22,19 @@ struct dtp_bound {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_activations activations; /* layer figures: of the kind that saves more */
-    /* Of each kind of layer, a token: what it saves, what it keeps where it is checkpointed; [0] where all are alike.
-     */
-    uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
-    struct dtp_units units, trained; /* all parameters; those that have gradients: with adapters these alone */
+    /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast. */
+    uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS], layer_cast[DTP_LAYER_MLPS];
+    uint64_t layer_padded; /* elements of a layer as shards hold them, of the kind that has more */
+    struct dtp_units units, adapters;
+    const struct dtp_units *trained; /* parameters that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers;
     bool uniform;          /* all layers are of one kind */
     uint64_t kept_weights; /* bytes that stay beside a layer's activations: fp8 weights by columns, unpacked ones */
-    uint64_t unpacked;     /* of these the latter, which stay of all layers but the first */
+    uint64_t unpacked;     /* of these the latter */
+    uint64_t cut;          /* of these what the first layer does not keep, whose input has no gradient */
     uint64_t unpacking;    /* bytes while a block's largest packed matrix is unpacked */
+    uint64_t unpacked_one; /* of that, which its product reads and nothing keeps */
     uint64_t low;          /* of a token: x A^T of all adapters of a layer, and what dropout made */
     uint64_t head_input;   /* of a token: what a frozen head reads, which nothing keeps for it */
     uint64_t rest_bytes;   /* parameters, optimizer, workspaces */
@@ -39,14 +42,15 @@ struct dtp_bound {
     int stages;                                         /* of the kinds that there are */
     struct dtp_bound_matrix matrix[DTP_LAYER_MATRICES]; /* in the order of forward; of two kinds, of dense layers */
     int matrices;
-    /* Of our executor, a token's: what forward has beside what it keeps; what of the block above stands to this one's
-     * first norm; beside that a block before its first norm, and made again. */
+    uint64_t dummies; /* elements of each shape of these, which Transformer Engine hands autograd (get_dummy_wgrad) */
+    /* Our executor's: beside what forward keeps; of the block above; a block before its first norm; made again. */
     uint64_t passing, carried, opened, replayed;
     uint64_t most_bytes;      /* of the instants so far */
     uint64_t late_bytes;      /* of those at which a block is all that stands of activations */
     uint64_t least_bytes;     /* of what surely stands at one of them */
     uint64_t block_bytes;     /* of those at which a block's backward is at work */
     uint64_t gradients_bytes; /* of DDP's, with its buckets, at the end of backward */
+    uint64_t casts_bytes;     /* of the layers' weights that autocast keeps from forward to backward */
 };
 
 static inline uint64_t smaller(uint64_t a, uint64_t b)
@@ -84,8 +88,7 @@ static inline void dtp_bound_keep_block(struct dtp_bound *b, uint64_t bytes, boo
     b->block_bytes = larger(b->block_bytes, b->rest_bytes + bytes);
 }
 
-/* So many bytes surely stand beyond what rests at an instant that every such program has: tensors that are counted, no
- * kernel's temporaries, no copies on their way, nothing that a limit in elements decides. */
+/* So many bytes surely stand beyond what rests at an instant that every such program has (the folder's page). */
 static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
 {
     b->least_bytes = larger(b->least_bytes, b->rest_bytes + bytes);
@@ -97,10 +100,21 @@ uint64_t dtp_bound_factors(const struct dtp_bound *b);
 void dtp_bound_blocks(struct dtp_bound *b);
 /* The last block in forward, which has all that it saves. */
 uint64_t dtp_bound_forward(const struct dtp_bound *b);
-/* Kept activations of the first `layers`. */
-uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers);
-/* The worst stage of a block where a finished weight gradient has `element_bytes`, of which the one at work `current`
- * more. */
+/* Of the first `layers` those with experts that are not checkpointed; what more than if all were dense a token keeps.
+ */
+uint64_t dtp_bound_whole_experts(const struct dtp_bound *b, uint64_t layers);
+uint64_t dtp_bound_experts_more(const struct dtp_bound *b, uint64_t layers);
+/* Kept activations of the first `layers`, every so many of them checkpointed. */
+static inline uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
+{
+    const uint64_t every = b->activations.checkpoint_every,
+                   checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers,
+                   whole = layers - checkpointed, more = b->uniform ? 0 : dtp_bound_experts_more(b, layers);
+    return dtp_bound_tokens(b, checkpointed * b->layer_kept[0] + whole * b->layer_all[0] + more +
+                                   b->activations.embedding) +
+           whole * b->kept_weights - b->cut;
+}
+/* The worst stage of a block, of a finished weight gradient `element_bytes`, of the one at work `current` more. */
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes);
 
 /* Bytes beside activations and rest at the instants of bounds.h that every strategy has: weights, gradients and what is

@@ -4,24 +4,20 @@
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
-/* Of a token: by how much more the first `layers` keep than if all were dense, `every`-th of them checkpointed. */
-static uint64_t experts_more(const struct dtp_bound *b, uint64_t layers, uint64_t every)
+uint64_t dtp_bound_whole_experts(const struct dtp_bound *b, uint64_t layers)
 {
-    const uint64_t *all = b->layer_all, *kept = b->layer_kept;
-    uint64_t again = 0, experts = dtp_transformer_expert_layers(b->transformer, layers);
+    const uint64_t every = b->activations.checkpoint_every;
+    uint64_t experts = dtp_transformer_expert_layers(b->transformer, layers);
     for (uint64_t layer = 0; every && layer < layers; layer += every)
-        again += dtp_transformer_layer_has_experts(b->transformer, layer);
-    return again * (kept[1] - kept[0]) + (experts - again) * (all[1] - all[0]);
+        experts -= dtp_transformer_layer_has_experts(b->transformer, layer);
+    return experts;
 }
 
-uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
+uint64_t dtp_bound_experts_more(const struct dtp_bound *b, uint64_t layers)
 {
-    const uint64_t every = b->activations.checkpoint_every,
-                   checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers,
-                   whole = layers - checkpointed, more = b->uniform ? 0 : experts_more(b, layers, every);
-    return dtp_bound_tokens(b, checkpointed * b->layer_kept[0] + whole * b->layer_all[0] + more +
-                                   b->activations.embedding) +
-           whole * b->kept_weights - (whole ? b->unpacked : 0);
+    const uint64_t *all = b->layer_all, *kept = b->layer_kept, whole = dtp_bound_whole_experts(b, layers);
+    const uint64_t again = dtp_transformer_expert_layers(b->transformer, layers) - whole;
+    return again * (kept[1] - kept[0]) + whole * (all[1] - all[0]);
 }
 
 /* Bytes of a token of the layer's attention scores, where the math kernel writes them. */
@@ -43,8 +39,8 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
     uint64_t most = b->unpacking ? dtp_bound_tokens(b, b->activations.layer_all) + b->unpacking : 0;
     for (int i = 0; i < b->stages; i++) {
         const struct dtp_bound_stage *s = &b->stage[i];
-        most = larger(most,
-                      dtp_bound_tokens(b, s->token_bytes) + element_bytes * s->elements + current_bytes * s->current);
+        most = larger(most, dtp_bound_tokens(b, s->token_bytes) + element_bytes * s->elements +
+                                current_bytes * s->current + s->bytes + b->unpacked_one);
     }
     return most + dtp_bound_tokens(b, b->activations.gradient) + b->unpacked;
 }
@@ -93,7 +89,9 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
     if (asked->base == DTP_BASE_NONE)
         return;
     uint64_t read = c * m->out * m->in;
-    b->unpacked += dtp_base_stays_unpacked(b->plan) ? m->groups * read : 0;
+    const bool stays = dtp_base_stays_unpacked(b->plan);
+    b->unpacked += stays ? m->groups * read : 0;
+    b->unpacked_one = larger(b->unpacked_one, stays ? 0 : read);
     b->unpacking = larger(b->unpacking, dtp_base_unpacking(b->plan, m->out, m->in).workspace_bytes + read);
 }
 
@@ -108,6 +106,11 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
     b->kept_weights = b->unpacked;
     if (tensors->kept == tensors->saved) /* nothing is made again, so nothing unpacked */
         activations->checkpoint_every = 0;
+    const bool cut = tensors->cut && b->unpacked && !activations->checkpoint_every;
+    for (int i = 0; cut && i < tensors->kind.matrices; i++) {
+        const struct dtp_layer_matrix *m = &tensors->kind.matrix[i];
+        b->cut += tensors->first_gradients >> tensors->input[i] & 1 ? 0 : b->bytes.compute * m->groups * m->out * m->in;
+    }
     if (!b->plan->adapters.train_ends)
         b->head_input = b->bytes.compute * b->transformer->hidden;
     return a;
@@ -127,9 +130,10 @@ static uint64_t inner_gradients(const struct dtp_bound *b, const struct dtp_laye
 }
 
 /* The five stages of a block of such a kind, behind those found before. */
-static void add_stages(struct dtp_bound *b, const struct dtp_layer_kind *kind, const struct dtp_activations *a,
+static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tensors, const struct dtp_activations *a,
                        const struct dtp_units *u, const struct adapters *adapters)
 {
+    const struct dtp_layer_kind *kind = &tensors->kind;
     struct dtp_bound_stage *stage = b->stage + b->stages;
     const struct dtp_plan *plan = b->plan;
     uint64_t c = b->bytes.compute, h = kind->hidden, f = kind->ffn, q = kind->d_q, kv = kind->d_kv, matrix = u->down;
@@ -147,15 +151,20 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_kind *kind, c
              up = (plan->fused_gate_up && !kind->experts ? gated : 1) * matrix;
     uint64_t waits = one_norm ? c * h : 0; /* the other branch's, for the norm of both */
     bool again = plan->compile && plan->checkpointing != DTP_CHECKPOINT_NONE; /* a replay's variables go when it ends */
-    struct dtp_fp8_casts casts = {.scratch_bytes = 0}; /* an operand's passes in fp32, beside it */
+    struct dtp_fp8_casts casts = {.scratch_bytes = 0}; /* an operand's passes in fp32, beside it and its cast */
     if (plan->precision.compute == DTP_FP8)
         dtp_fp8_casts_of(plan, &b->cluster->gpu, &casts);
     if (casts.keeps_columns && b->uniform)
         b->kept_weights += dtp_fp8_bytes(plan->precision.fp8_recipe, (gated + 1) * h * b->transformer->ffn);
-    uint64_t inner = larger(larger(inner_gradients(b, kind) * c * f, again ? c * h : 0), results);
-    stage[0] = (struct dtp_bound_stage){a->layer_all + inner + casts.scratch_bytes * f, 0, matrix};
-    stage[1] =
-        (struct dtp_bound_stage){a->layer_all - a->layer_mlp + (c + casts.scratch_bytes) * gated * f, mlp - up, up};
+    /* the product's own gradient takes its room, as far as it was kept */
+    const uint64_t product = tensors->saved & DTP_TENSOR_BIT(PRODUCT) ? tensors->bytes[DTP_TENSOR_PRODUCT] : 0,
+                   lost = kind->adapted ? 0 : c * f - smaller(product, c * f);
+    uint64_t inner = larger(larger(inner_gradients(b, kind) * c * f + lost, again ? c * h : 0), results);
+    const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
+    stage[0] = (struct dtp_bound_stage){a->layer_all + inner, 0, matrix,
+                                        larger(dtp_bound_tokens(b, scratch * f), cast * matrix)};
+    stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + c * gated * f, mlp - up, up,
+                                        larger(dtp_bound_tokens(b, cast * gated * f), cast * up)};
     stage[2] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp,
                                         u->output};
     stage[3] = (struct dtp_bound_stage){first + made + chain + waits + b->low, mlp, u->output};
@@ -174,6 +183,10 @@ static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind
         const uint64_t elements = m->groups * m->out * m->in, adapters = m->groups * m->rank * (m->out + m->in);
         b->matrix[i] = (struct dtp_bound_matrix){elements, m->out, kind->adapted ? adapters : elements,
                                                  b->stage[stage_of(m->id)].token_bytes};
+        int k = 0;
+        while (b->matrix[k].out != m->out || b->matrix[k].elements != elements)
+            k++;
+        b->dummies += k == i && b->plan->runtime->gradients_in_matmul ? elements : 0;
     }
 }
 
@@ -191,10 +204,13 @@ static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, i
     if (b->plan->runtime->arena)
         dtp_bound_executor_kind(b, &tensors.kind, &activations);
     else
-        add_stages(b, &tensors.kind, &activations, units, &adapters);
+        add_stages(b, &tensors, &activations, units, &adapters);
     if (index == 0 && (b->plan->runtime->counts_elements || b->plan->runtime->gradients_in_matmul))
         list_matrices(b, &tensors.kind);
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
+    b->layer_cast[index] = units->layer_cast;
+    b->layer_padded = larger(b->layer_padded, (units->layer_shard - units->expert_shard) * units->ranks +
+                                                  units->expert_shard * units->expert_ranks);
     if (index == 0 || activations.layer_all > b->activations.layer_all)
         b->activations = activations;
 }

@@ -27,7 +27,8 @@ static void made(struct buckets *w, uint64_t elements, uint64_t bytes)
 static void block(struct buckets *w, uint64_t below)
 {
     const struct dtp_bound *b = w->b;
-    uint64_t beside = dtp_bound_saved(b, below) + dtp_bound_tokens(b, b->activations.gradient), rest = b->trained.layer;
+    uint64_t beside = dtp_bound_saved(b, below) + dtp_bound_tokens(b, b->activations.gradient),
+             rest = b->trained->layer;
     w->now.below = below;
     if (w->now.filled + rest <= w->bucket) {
         w->now.done += rest, w->now.filled += rest, w->now.tensors++;
@@ -42,7 +43,7 @@ static void block(struct buckets *w, uint64_t below)
 
 void dtp_bound_buckets(struct dtp_bound *b, dtp_bound_close *close, const void *own)
 {
-    const struct dtp_units *t = &b->trained;
+    const struct dtp_units *t = b->trained;
     struct buckets w = {.b = b, .close = close, .own = own, .bucket = b->plan->deepspeed.reduce_bucket_size};
     uint64_t stream = dtp_bound_tokens(b, b->activations.gradient), kept = dtp_bound_saved(b, b->layers) + stream;
     w.now.below = b->layers;

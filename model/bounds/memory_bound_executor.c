@@ -1,7 +1,6 @@
 /* Our executor: one arena. A block has 11 tensors, with norms of q and k 13: input, two norms' results with their
  * statistics, qkv, the core's result with its log-sum-exp, the sum behind attention, up (gate and up as one), the
- * product. Branches side by side have no such sum, and one norm or two; norms behind branches keep what these returned,
- * whose gradient then stands beside the stream's.
+ * product. Branches side by side have no such sum, and one norm or two; norms behind branches keep what these returned.
  *
  * Gradients are whole modules. Where they move, the one being reduced stands beside the one being written, and shards
  * of those that have gone. Let m blocks have begun theirs, the head before them (and the table that is tied to it):
@@ -9,18 +8,14 @@
  *   going(m)     the head | the head and a block | two blocks
  *   shards(m)    nothing | the head's and m - 1 blocks'
  *
- * Where adapters alone are trained, their modules have gradients and state, beside weights that rest; a block's
- * activations are bounded by those of one that is trained, with x A^T of each adapter.
- *
+ * Where adapters alone are trained, their modules have gradients and state, beside weights that rest.
  * At each m stand: all of them where they rest over micro-steps, or as many as were made where nothing is reduced; all
  * and those going where whole sums are added to; those going and shards where shards are scattered, beside whole ones
- * of the blocks to come where these hold the sum of micro-steps. *
+ * of the blocks to come where these hold the sum of micro-steps.
  * Experts: of k a token rows are sent, which come back; a rank has room for m k of each token's (m is 1 where each rank
  * has all experts), wherever experts read, make or return rows. What they return stands while it is sent back, and so
  * do the gradients of both. Ranks that divide experts shard these among as many ranks fewer.
- *
- * Latent attention keeps its latents, and what their norms made of them, beside queries, keys and values as they are
- * packed. */
+ * Latent attention keeps its latents, and what their norms made of them, beside q, k and v as they are packed. */
 #include "bounds/memory_bound.h"
 
 #include "cost/attention_workspace.h"
@@ -58,12 +53,18 @@ static uint64_t padded(const struct dtp_bound *b, uint64_t elements)
     return dtp_divide_up(elements, granule) * granule;
 }
 
+/* Of a block, experts that ranks divide, which are a module of their own. */
+static uint64_t divided_experts(const struct dtp_bound *b)
+{
+    const uint64_t granule = b->units.expert_ranks * DTP_PARAMETER_SHARD_ALIGNMENT;
+    return dtp_plan_adapts(b->plan) ? 0 : dtp_divide_up(b->units.expert_elements, granule) * granule;
+}
+
 /* Of a module's elements a rank's part: of experts that ranks divide by those that have the same ones. */
 static uint64_t shard_of(const struct dtp_bound *b, int module, uint64_t elements)
 {
-    const struct dtp_units *u = &b->units;
-    uint64_t experts = module == BLOCK && !dtp_plan_adapts(b->plan) ? u->expert_elements : 0;
-    return (elements - experts) / u->ranks + (experts ? experts / u->expert_ranks : 0);
+    const uint64_t experts = module == BLOCK ? divided_experts(b) : 0;
+    return (elements - experts) / b->units.ranks + (experts ? experts / b->units.expert_ranks : 0);
 }
 
 static uint64_t of_all(const struct dtp_bound *b, const uint64_t *module)
@@ -94,8 +95,8 @@ static uint64_t core_workspace(const struct dtp_bound *b, const struct dtp_layer
     return dtp_divide_up(dtp_attention_planned_bytes(&asked), b->tokens) + ring;
 }
 
-/* Rows that a rank's experts have room for, of each that its tokens send: where ranks divide experts as many times as
- * the plan says, or for whatever may come; no more than each token has experts, or the rank. */
+/* Rows that a rank's experts have room for, of each that its tokens send: as many times as the plan says, or for
+ * whatever may come; no more than each token has experts, or the rank. */
 static double room(const struct dtp_plan *plan, const struct dtp_layer_kind *k)
 {
     double ranks = plan->ep > 1 ? plan->ep : 1, own = (double)k->experts / ranks;
@@ -158,8 +159,10 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     uint64_t held = c * up + (k->parallel ? c * f : second);
     if (k->experts) /* rows that came; of shared experts */
         held += results + c * 2 * k->shared_ffn;
-    if (fp8) /* up's gradient beside its casts, by rows and by columns, for which the activation has gone */
-        again = 2 * up - f;
+    /* up's gradient beside its casts, by rows and by columns, for which the activation has gone, where it was kept; or
+     * that activation before it is cast; what attention returned by columns in replays */
+    if (fp8)
+        again = larger(lost ? 2 * up + second_read : 2 * up - f, c * f) + (input ? k->d_core : 0);
     const uint64_t mlp =
         (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no kept tensor's room */
     const uint64_t made = c * k->d_core + qkv + core_workspace(b, k);
@@ -173,41 +176,24 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t carried = apart && plan->offload == DTP_OFFLOAD_NONE ? c * h + projected : 0;
     const uint64_t opened =
         (input ? a->layer_all : a->layer_kept) + c * h + carried + (carried && !norms ? c * (q + 3 * h + up) : 0);
-    b->passing = larger(b->passing, c * h + (input ? c * (up + f) : lost ? c * f : 0) + results);
+    const uint64_t passing = input ? c * (up + f) : lost ? c * f : fp8 ? c * f : 0;
+    b->passing = larger(b->passing, c * h + passing + (fp8 ? (input ? 2 : 1) * f : 0) + results); /* with casts */
     b->carried = larger(b->carried, carried);
     b->opened = larger(b->opened, opened);
     b->replayed = larger(b->replayed, input ? opened + (behind ? c * h : 0) : 0);
 }
 
-/* Rows of a chunk of logits: the largest power of two from DTP_EXECUTOR_LOSS_CHUNK_LEAST on that takes at most
- * DTP_EXECUTOR_LOSS_CHUNK_BYTES. */
-static uint64_t chunk_rows(const struct dtp_bound *b, uint64_t row_bytes)
-{
-    const uint64_t asked = b->plan->executor.loss_chunk;
-    uint64_t rows = asked ? asked : DTP_EXECUTOR_LOSS_CHUNK_LEAST;
-    while (!asked && 2 * rows * row_bytes <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
-        rows *= 2;
-    return smaller(rows, b->tokens);
-}
-
-/* Elements of two blocks that follow another: where kinds take turns not both of the larger kind, experts. */
-static uint64_t neighbours(const struct dtp_bound *b, uint64_t largest)
-{
-    bool turns = !b->uniform && b->transformer->expert_layer_step > 1;
-    return largest + (turns ? padded(b, dtp_transformer_count(b->transformer).block) : largest);
-}
-
-/* Gradients that are rounded once and read by the optimizer have the type of what they are made of; a head's, where it
- * comes in chunks or is the embedding's too, are added up; a copy engine's sums are fp32 where there is a master copy.
- */
+/* Gradients that are rounded once and read by the optimizer have the type of what they are made of; a head's, in chunks
+ * or the embedding's too, are added up; a copy engine's sums are fp32 where there is a master copy. */
 static struct executor executor_of(const struct dtp_bound *b, bool chunks)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *u = &b->units, *t = &b->trained;
+    const struct dtp_units *u = &b->units, *t = b->trained;
     const uint64_t c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce),
-                   first = t->embedding + t->position, block = padded(b, t->largest_layer),
+                   first = t->embedding + t->position, experts = divided_experts(b),
+                   apart = experts ? u->expert_elements : 0, block = padded(b, t->largest_layer - apart) + experts,
                    last = padded(b, t->total - b->layers * t->layer - first),
-                   mean[KINDS] = {padded(b, first), padded(b, t->layer), last};
+                   mean[KINDS] = {padded(b, first), padded(b, t->layer - apart) + experts, last};
     const bool on_host = plan->offload != DTP_OFFLOAD_NONE, alone = b->cluster->gpus == 1;
     struct executor x = {.elements = {mean[FIRST], block, last},
                          .total = of_all(b, mean),
@@ -230,7 +216,9 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
         own[i] = shard_of(b, i, mean[i]);
         x.whole[i] = bytes * mean[i], x.shard[i] = (wide ? 4 : bytes) * own[i];
     }
-    x.one = of_blocks * block, x.two = of_blocks * neighbours(b, block);
+    const bool turns = !b->uniform && b->transformer->expert_layer_step > 1; /* of two blocks one is dense */
+    x.one = of_blocks * block;
+    x.two = x.one + of_blocks * (turns ? padded(b, dtp_transformer_count(b->transformer).block) : block);
     x.one_shard = (wide ? 4 : of_blocks) * shard_of(b, BLOCK, block);
     x.all_whole = of_all(b, x.whole), x.all_shard = of_all(b, x.shard), x.own = of_all(b, own);
     if (dtp_plan_adapts(plan)) {
@@ -287,9 +275,8 @@ static uint64_t gradients(const struct dtp_bound *b, const struct executor *x, u
     return shards + going + (x->several ? x->whole[FIRST] + (b->layers - blocks) * block : tied);
 }
 
-/* Forward: the table beside what a micro-step before is still reducing, until block 0 is done; the last block, whose
- * input alone may be kept. Then the loss, chunk by chunk; the shard of the head's gradient while weights still stand.
- */
+/* Forward: the table beside what a micro-step before is still reducing, until block 0 is done; the last block. Then
+ * the loss, chunk by chunk; the shard of the head's gradient while weights still stand. */
 static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chunk_bytes)
 {
     const struct dtp_activations *a = &b->activations;
@@ -314,9 +301,10 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
 void dtp_bound_executor(struct dtp_bound *b)
 {
     uint64_t row_bytes = dtp_bytes_product(dtp_parameter_head_rows(b->transformer), b->bytes.compute);
-    uint64_t rows = chunk_rows(b, row_bytes), stream = dtp_bound_tokens(b, b->activations.gradient);
+    uint64_t asked = b->plan->executor.loss_chunk, stream = dtp_bound_tokens(b, b->activations.gradient);
+    uint64_t rows = smaller(dtp_executor_loss_chunk_rows(asked, row_bytes), b->tokens);
     const struct executor x = executor_of(b, rows < b->tokens);
-    b->most_bytes = b->least_bytes = b->kept_weights = b->unpacked = b->unpacking = 0;
+    b->most_bytes = b->least_bytes = b->kept_weights = b->unpacked = b->unpacking = b->unpacked_one = b->cut = 0;
     b->rest_bytes = rest_bytes(b, &x);
     forward(b, &x, rows * row_bytes);
     const uint64_t work = dtp_bound_block(b, 0, 0), replayed = dtp_bound_tokens(b, b->replayed),

@@ -1,5 +1,4 @@
-/* DeepSpeed's ZeRO-3: weights are fetched tensor by tensor, within limits in elements; gradients are reduced in a
- * bucket.
+/* DeepSpeed's ZeRO-3: weights are fetched tensor by tensor, within limits in elements; gradients go by buckets.
  *
  * Tensors up to stage3_param_persistence_threshold are never given back. Of the others, those that are still to be used
  * stand up to stage3_max_live_parameters where anything is fetched ahead: each module fetches up to
@@ -14,11 +13,9 @@
  *
  * What is fetched ahead comes in a flat buffer that stands beside the tensors copied out of it until the first of these
  * is used. The last of a micro-step's is the embedding's, for its backward: where all weights may stand it has been
- * fetched by the turn; where a bucket holds all of them, forward has a flat buffer of them. ZeRO++ keeps a second copy
- * of its part of each. */
+ * fetched by the turn; where a bucket holds all of them, forward has a flat buffer of them. ZeRO++ has second copies.
+ */
 #include "bounds/memory_bound.h"
-
-#include "plan/runtime.h"
 
 struct fetched {
     uint64_t persistent, others; /* elements: never given back | fetched and given back */
@@ -105,7 +102,7 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
 void dtp_bound_fetched(struct dtp_bound *b)
 {
     const struct dtp_activations *a = &b->activations;
-    const struct dtp_units *u = &b->units, *t = &b->trained;
+    const struct dtp_units *u = &b->units, *t = b->trained;
     const struct dtp_plan *plan = b->plan;
     struct fetched f = fetched_of(b);
     bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED, offloads = plan->offload != DTP_OFFLOAD_NONE;

@@ -2,7 +2,6 @@
 #include "bounds/memory_bound.h"
 
 #include "plan/optimizer_state.h"
-#include "plan/runtime.h"
 
 struct fsdp {
     uint64_t unit, layer;          /* bytes of weights gathered; unit: of all but the last, which may be smaller */
@@ -16,8 +15,7 @@ struct fsdp {
     uint64_t cast;          /* of a layer's shard, which is cast before it is gathered, or has come up from the host */
     uint64_t uploaded;      /* of a layer's shard, what came up and its cast; FSDP2's stand until forward has copied */
     uint64_t root_uploaded; /* the same of the root's; FSDP1 casts it though nothing comes up */
-    uint64_t stays, root_stays; /* between forward and backward, of a layer and of the root: all where they are kept, or
-                                 * as gathered again from fewer ranks (reshard_after_forward=n) */
+    uint64_t stays, root_stays; /* between forward and backward: all, or as gathered again from fewer ranks */
     uint64_t before, after;     /* gradients at rest before the last backward, and behind it */
     uint64_t whole_bytes;       /* of an element of gradients kept whole */
     uint64_t reduced_bytes;     /* of an element of a reduction's result, with what it is cast into */
@@ -28,8 +26,7 @@ struct fsdp {
     bool keeps;                 /* weights stay gathered between forward and backward */
 };
 
-/* FSDP2 pads each parameter to equal shards; experts that ranks divide are gathered among those that have the same
- * ones. Both units of such a block are gathered ahead and reduced one behind the other. */
+/* FSDP2 pads each parameter to equal shards; experts that ranks divide are gathered among those that have the same. */
 static uint64_t padded(const struct dtp_bound *b, uint64_t elements, uint64_t shard, uint64_t expert_shard)
 {
     return expert_shard     ? (shard - expert_shard) * b->units.ranks + expert_shard * b->units.expert_ranks
@@ -38,15 +35,15 @@ static uint64_t padded(const struct dtp_bound *b, uint64_t elements, uint64_t sh
 }
 
 /* Weights as they are gathered: matrices narrower where they travel so; beside adapters frozen ones as they are kept.
- * Where the root is two units, one of them stands at a time, and while blocks are at work neither; what a strategy
- * keeps gathered stands all the same. */
+ * Where the root is two units, one of them stands at a time, and while blocks are at work what is kept gathered. */
 static void add_weights(const struct dtp_bound *b, struct fsdp *f)
 {
-    const struct dtp_units *u = &b->units, *t = &b->trained;
+    const struct dtp_units *u = &b->units, *t = b->trained;
     const struct dtp_element_bytes *e = &b->bytes;
     const uint64_t mean_experts = u->expert_layers * u->expert_shard / b->layers,
                    layer = padded(b, u->layer, u->layer_shard, mean_experts),
-                   largest = padded(b, u->largest_layer, u->largest_layer_shard, u->expert_shard),
+                   largest = b->uniform ? padded(b, u->largest_layer, u->largest_layer_shard, u->expert_shard)
+                                        : b->layer_padded,
                    narrower = (e->compute - e->gathered) * padded(b, u->layer_matmul, u->layer_matmul_shard, 0),
                    head = padded(b, t->head_end, t->head_end_shard, 0);
     f->layer = e->compute * layer - narrower;
@@ -71,7 +68,7 @@ static void add_weights(const struct dtp_bound *b, struct fsdp *f)
 
 static struct fsdp fsdp_of(const struct dtp_bound *b)
 {
-    const struct dtp_units *t = &b->trained;
+    const struct dtp_units *t = b->trained;
     const struct dtp_plan *plan = b->plan;
     const struct dtp_element_bytes *e = &b->bytes;
     const uint64_t group = plan->reshard_group, cast = e->params != e->compute ? e->compute : 0,
@@ -89,7 +86,8 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     add_weights(b, &f);
     if (plan->fsdp1 && dtp_plan_adapts(plan)) /* whose hooks hold gradients of frozen layers' inputs to the end */
         f.head_gradient += b->layers * dtp_bound_tokens(b, b->activations.gradient);
-    f.input = e->reduce * padded(b, t->largest_layer, t->largest_layer_shard, t->expert_shard);
+    f.input = e->reduce *
+              (b->uniform ? padded(b, t->largest_layer, t->largest_layer_shard, t->expert_shard) : b->layer_padded);
     f.uploaded = up * t->largest_layer_shard, f.root_uploaded = (up || f.flat ? up : cast) * b->units.root_shard;
     f.cast = cast && f.flat ? cast * t->largest_layer_shard : f.uploaded;
     f.stays = !b->units.count ? 0 : f.keeps ? f.layer : group ? f.layer / group : 0;
@@ -99,15 +97,14 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     return f;
 }
 
-/* Gradients at rest while block `below` is at work, those of `above` layers having been reduced where the micro-step
- * reduces. */
+/* Gradients at rest during a block, those of `above` layers having been reduced where the micro-step reduces. */
 static uint64_t gradients(const struct dtp_bound *b, const struct fsdp *f, uint64_t above, bool reduces)
 {
-    const struct dtp_units *u = &b->trained;
+    const struct dtp_units *u = b->trained;
     if (!reduces || (f->several && !f->whole))
         return f->before;
-    uint64_t reduced = f->after ? above * u->layer_shard * b->bytes.grads : 0;
-    return f->before - (f->whole ? above * u->layer * f->whole_bytes : 0) + reduced;
+    uint64_t reduced = f->after ? (above * u->layer_shard + u->head_end_shard) * b->bytes.grads : 0;
+    return f->before - (f->whole ? (above * u->layer + u->head_end) * f->whole_bytes : 0) + reduced;
 }
 
 static uint64_t width_of(const struct dtp_bound *b, uint64_t unit)
@@ -122,18 +119,14 @@ static uint64_t width_of(const struct dtp_bound *b, uint64_t unit)
  * that input beside its result and what this is cast into. */
 static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, bool reduces)
 {
-    const struct dtp_units *u = &b->units, *t = &b->trained;
+    const struct dtp_units *u = &b->units, *t = b->trained;
     const uint64_t begin = unit * u->layers_per_unit, width = width_of(b, unit), end = begin + width,
                    stream = dtp_bound_tokens(b, b->activations.gradient), one = b->bytes.compute * t->largest_layer,
-                   depth = !dtp_plan_prefetches_backward(b->plan) ? 0
-                           : f->flat                              ? b->plan->prefetch_depth
-                                                                  : 1;
+                   depth = dtp_plan_prefetches_backward(b->plan) * (f->flat ? b->plan->prefetch_depth : UINT64_C(1));
     const bool gathers = u->count && !f->keeps, above = unit + 1 < u->count;
     const uint64_t own = u->count ? width * f->largest : 0, ahead = gathers ? smaller(depth, unit) * f->unit : 0,
                    before = above && depth ? smaller(depth - 1, unit) * f->unit : 0, /* ahead, as its own are copied */
-        input = !reduces || !f->flat ? 0
-                : above              ? width_of(b, unit + 1) * f->input
-                                     : f->head_input; /* of that above */
+        input = (reduces && f->flat) * (above ? width_of(b, unit + 1) * f->input : f->head_input); /* of that above */
     const uint64_t standing =
         gradients(b, f, b->layers - end, reduces) + f->between + own + begin * f->stays + f->head_gradient;
     if (f->flat)
@@ -165,9 +158,8 @@ static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
             keep_unit(b, f, before = units[i], reduces);
 }
 
-/* The root is gathered; a unit is copied out of its flat buffer while that of the unit before, or the root's, stands;
- * the last block, the logits, the loss; then the root is gathered again, and the last unit beside the head's gradients.
- */
+/* The root is gathered; a unit is copied out of its flat buffer while that of the one before, or the root's, stands;
+ * the last block, the logits, the loss; then the root again, and the last unit beside the head's gradients. */
 static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f)
 {
     const struct dtp_activations *a = &b->activations;
@@ -177,9 +169,7 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
                keeps = f->keeps || plan->fsdp1 || plan->keep_root || f->ends, stands = keeps || chunked;
     const uint64_t standing = f->before + f->root_stays + b->layers * f->stays, /* to backward */
         again = f->ends ? 0 : f->root_stays,                                    /* until it is gathered again */
-        copy = !f->flat   ? 0
-               : u->count ? f->last
-                          : f->first, /* the last unit's flat buffer */
+        copy = f->flat * (u->count ? f->last : f->first),                       /* the last unit's flat buffer */
         own = f->keeps ? 0 : f->last, count = u->count,
                    kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
     struct dtp_bound_beside beside = {.forward = standing + f->between + copy + own,
@@ -187,7 +177,7 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
                                       .loss = standing + (stands ? f->head - again : 0),
                                       .head = standing - again + f->head +
                                               (dtp_plan_prefetches_backward(plan) && !f->keeps ? f->last : 0),
-                                      .head_gradient = b->bytes.compute * b->trained.embedding};
+                                      .head_gradient = b->bytes.compute * b->trained->embedding};
     dtp_bound_keep(b, f->before + f->first + (f->flat ? f->first : 0) + f->root_uploaded);
     if (f->flat && count)
         dtp_bound_keep(b, f->before + f->between + f->first + width_of(b, 0) * (2 * f->largest + f->uploaded) +
@@ -195,12 +185,18 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
     /* the lowest units that stand beside the flat buffers of the one before and of all ahead */
     const uint64_t depth = plan->prefetch ? plan->prefetch_depth : 1;
     for (uint64_t unit = count > depth + 1 ? count - depth - 1 : 1; f->flat && unit < count; unit++) {
-        uint64_t begin = unit * u->layers_per_unit, flats = smaller(depth, count - unit);
-        dtp_bound_keep(b, standing - (b->layers - begin) * f->stays + f->between + flats * f->unit +
-                              (unit + flats < count ? f->unit : f->last) +
-                              width_of(b, unit) * (f->largest + (depth > 1 ? 0 : f->uploaded)) +
-                              dtp_bound_saved(b, begin) + dtp_bound_tokens(b, a->layer_input));
+        const uint64_t begin = unit * u->layers_per_unit, flats = smaller(depth, count - unit),
+                       width = width_of(b, unit),
+                       weights = standing - (b->layers - begin) * f->stays + f->between + flats * f->unit +
+                                 (unit + flats < count ? f->unit : f->last) + width * f->largest;
+        dtp_bound_keep(b, weights + (depth > 1 ? 0 : width * f->uploaded) + dtp_bound_saved(b, begin) +
+                              dtp_bound_tokens(b, a->layer_input));
+        if (depth > 1) /* they stand while it works */
+            dtp_bound_keep(b, weights + dtp_bound_saved(b, begin + width - 1) + dtp_bound_forward(b));
     }
+    if (f->ends) /* the head is copied out of its flat buffer, that of the last unit still there */
+        dtp_bound_keep(b, standing + 2 * f->head - f->between + copy + dtp_bound_saved(b, b->layers) +
+                              dtp_bound_tokens(b, a->layer_input));
     if (!keeps)
         dtp_bound_keep(b, standing + kept + larger(2 * f->head, f->root_uploaded) +
                               (chunked ? beside.head_gradient : 0) + dtp_bound_tokens(b, a->logits_gradient));
@@ -214,7 +210,7 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
 /* The embedding's gradient, made with the root gathered, beside the head's; then the root's reduction as a unit's. */
 static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, struct dtp_bound_beside *beside)
 {
-    const struct dtp_units *t = &b->trained;
+    const struct dtp_units *t = b->trained;
     uint64_t c = b->bytes.compute, rest = gradients(b, f, t->count ? b->layers : 0, reduces);
     if (!reduces && b->plan->accumulate == 2) /* the first micro-step's */
         rest -= f->whole_bytes * t->root;
@@ -237,6 +233,10 @@ void dtp_bound_fsdp(struct dtp_bound *b)
 {
     const struct fsdp f = fsdp_of(b);
     struct dtp_bound_beside beside = forward(b, &f);
+    if (f.ends) /* the head is reduced, the last unit on its way */
+        dtp_bound_keep(b, f.before + f.between + b->layers * f.stays + f.head_input +
+                              (f.whole ? 0 : b->bytes.compute * b->trained->head_end) + (f.keeps ? 0 : f.last) +
+                              dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, b->activations.gradient));
     for (int reduces = f.several ? 0 : 1; reduces < 2; reduces++) {
         keep_units(b, &f, reduces);
         if (reduces || f.whole)
@@ -244,5 +244,5 @@ void dtp_bound_fsdp(struct dtp_bound *b)
     }
     dtp_bound_steps(b, &beside);
     dtp_bound_hold(b, f.after);
-    dtp_bound_keep(b, f.after + dtp_optimizer_scratch_bytes(b->transformer, b->plan, b->trained.total_shard));
+    dtp_bound_keep(b, f.after + dtp_optimizer_scratch_bytes(b->transformer, b->plan, b->trained->total_shard));
 }

@@ -5,7 +5,7 @@
 #include "plan/runtime.h"
 
 struct replicated {
-    uint64_t kept_casts;                /* layers whose casts live from forward to backward */
+    uint64_t kept_casts, kept;          /* layers whose casts live from forward to backward | bytes of these */
     uint64_t casts, head_cast;          /* bytes: of a layer | of the head */
     uint64_t buckets;                   /* that gradients are copied into on their way */
     uint64_t made;                      /* of an element of a gradient as it joins what rests */
@@ -20,7 +20,7 @@ struct replicated {
 static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r, uint64_t done)
 {
     const struct dtp_plan *plan = b->plan;
-    const uint64_t total = b->trained.total, g = b->bytes.grads;
+    const uint64_t total = b->trained->total, g = b->bytes.grads;
     const bool several = plan->accumulate > 1, gathered = several && !plan->accumulate_sync;
     if (plan->runtime->gradients_in_matmul)
         return g * total + r->beside;
@@ -43,7 +43,7 @@ static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r,
 static struct replicated replicated_of(const struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *t = &b->trained;
+    const struct dtp_units *t = b->trained;
     const struct dtp_runtime *runtime = plan->runtime;
     const uint64_t c = b->bytes.compute, g = b->bytes.grads, every = b->activations.checkpoint_every;
     const bool behind = plan->deepspeed.pipeline || plan->deepspeed.bf16_optimizer, /* gradients are reduced */
@@ -57,6 +57,10 @@ static struct replicated replicated_of(const struct dtp_bound *b)
         bool replays = every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
         r.casts = dtp_plan_casts_weights(plan) ? c * b->units.layer_cast : 0, r.head_cast = c * b->units.embedding;
         r.kept_casts = b->layers - (replays ? dtp_divide_up(b->layers, every) : 0);
+        r.kept = r.kept_casts * r.casts;
+        const uint64_t experts = b->uniform || !replays ? 0 : dtp_bound_whole_experts(b, b->layers);
+        if (experts && r.casts)
+            r.kept = c * (experts * b->layer_cast[1] + (r.kept_casts - experts) * b->layer_cast[0]);
     }
     if (runtime->gradients_in_matmul)
         return r;
@@ -79,16 +83,16 @@ static struct replicated replicated_of(const struct dtp_bound *b)
 static void block(struct dtp_bound *b, const struct replicated *r, uint64_t below, uint64_t done)
 {
     bool again = r->kept_casts < b->layers && below % larger(b->activations.checkpoint_every, 1) == 0; /* replayed */
-    uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept_casts + (again ? 1 : 0) : 1;
+    const uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept + (again ? r->casts : 0) : r->casts;
     dtp_bound_keep_block(b,
-                         gradients(b, r, done) + dtp_bound_saved(b, below) + casts * r->casts + r->waiting +
-                             r->buckets + dtp_bound_block(b, r->element_bytes, r->last_bytes),
+                         gradients(b, r, done) + dtp_bound_saved(b, below) + casts + r->waiting + r->buckets +
+                             dtp_bound_block(b, r->element_bytes, r->last_bytes),
                          below == 0);
 }
 
-/* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit. Stage 1 keeps all
- * gradients, stage 2 its partition from the first bucket on. To the host slices go in fp32, tensor by tensor, or to
- * NVMe a bucket's at once. */
+/* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit. Stage 2 keeps its
+ * partition from the first bucket on. To the host slices go in fp32, tensor by tensor, or to NVMe a bucket's at once.
+ */
 static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own)
 {
     const struct dtp_plan *plan = b->plan;
@@ -102,17 +106,17 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
     dtp_bound_keep(b, standing + b->bytes.reduce * closing->filled + (on_host && g < 4 ? 4 * slices : 0) +
                           closing->bytes + (closing->bytes ? r->waiting : 0));
     if (shards && closing->done == closing->filled && closing->below < b->layers)
-        block(b, r, closing->below, b->trained.total);
+        block(b, r, closing->below, b->trained->total);
 }
 
 void dtp_bound_replicated(struct dtp_bound *b)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *t = &b->trained;
+    const struct dtp_units *t = b->trained;
     const struct dtp_activations *a = &b->activations;
     const struct replicated r = replicated_of(b);
     const uint64_t cached = plan->compile ? r.kept_casts : b->layers, /* eager casts stay to the end of forward */
-        casts = r.kept_casts * r.casts + r.head_cast, begin = gradients(b, &r, 0), end = gradients(b, &r, t->total),
+        casts = r.kept + r.head_cast, begin = gradients(b, &r, 0), end = gradients(b, &r, t->total),
                    without = t->total - t->embedding, stream = dtp_bound_tokens(b, a->gradient),
                    forward = r.beside && plan->accumulate == 1 ? r.beside : begin;
     const bool buffered = plan->runtime->gradients_in_matmul, summed = plan->runtime->sums_gradients,
@@ -127,6 +131,10 @@ void dtp_bound_replicated(struct dtp_bound *b)
                                                           (buffered ? b->bytes.compute : r.made) * t->embedding});
     dtp_bound_hold(b, forward - r.carried + casts + dtp_bound_saved(b, b->layers) +
                           dtp_bound_tokens(b, a->head + a->loss));
+    if (dtp_plan_autocast(plan)) /* the head's gradient is cast */
+        dtp_bound_keep(b, begin + r.kept + (b->bytes.compute + r.made) * t->embedding + r.buckets +
+                              dtp_bound_saved(b, b->layers) + stream);
+    b->casts_bytes = r.kept;
     if (t->position && !buffered)
         dtp_bound_keep_late(b, gradients(b, &r, without - t->position) + r.waiting + r.buckets +
                                    b->bytes.grads * t->position + stream);
@@ -134,8 +142,8 @@ void dtp_bound_replicated(struct dtp_bound *b)
     block(b, &r, 0, t->head + (b->layers - 1) * t->layer);
     if (r.counted)
         dtp_bound_buckets(b, close_bucket, &r);
-    /* DeepSpeed, behind backward: an fp32 copy of one gradient at a time; all sums as they go over the wire; behind a
-     * pipeline's passes a bucket, and what is flattened of it */
+    /* DeepSpeed, behind backward: an fp32 copy of a gradient; all sums on the wire; behind a pipeline's passes a bucket
+     */
     const uint64_t bucket = plan->deepspeed.reduce_bucket_size, reduce = b->bytes.reduce;
     if (sums)
         dtp_bound_keep_late(b, end + b->bytes.grads * r.largest);

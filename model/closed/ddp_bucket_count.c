@@ -25,8 +25,14 @@ static void close_bucket(struct buckets *buckets)
     out->last_elements = elements;
 }
 
-/* A bucket that has reached its limit is closed before the next tensor. columns 0: of vectors. */
-static void add_to_bucket(struct buckets *buckets, uint64_t elements, uint64_t columns)
+static void add_factored(struct dtp_factored *sum, const struct dtp_factored *one)
+{
+    sum->p += one->p, sum->q += one->q, sum->whole += one->whole, sum->matrices += one->matrices;
+}
+
+/* A bucket that has reached its limit is closed before the next tensor. `factored` is what PowerSGD makes of that, or
+ * NULL. */
+static void add_to_bucket(struct buckets *buckets, uint64_t elements, const struct dtp_factored *factored)
 {
     uint64_t bytes = buckets->element_bytes * elements;
     if (!bytes)
@@ -39,26 +45,53 @@ static void add_to_bucket(struct buckets *buckets, uint64_t elements, uint64_t c
         buckets->count++;
     }
     buckets->filled += bytes;
-    if (!buckets->rank)
+    if (!factored)
         return;
-    dtp_factored_add(&buckets->last, elements, columns, 1, buckets->rank);
-    dtp_factored_add(&buckets->out->factored, elements, columns, 1, buckets->rank);
+    add_factored(&buckets->last, factored);
+    add_factored(&buckets->out->factored, factored);
 }
 
-/* Of a layer from its last operator on, matrix by matrix, of those that cast a norm for themselves from the last; its
- * vectors are small and taken as one. */
-static void add_layer(struct buckets *buckets, const struct dtp_layer_kind *kind, bool casts_apart)
+/* columns 0: of vectors. */
+static void add_gradient(struct buckets *buckets, uint64_t elements, uint64_t columns)
+{
+    struct dtp_factored factored = {0};
+    if (buckets->rank)
+        dtp_factored_add(&factored, elements, columns, 1, buckets->rank);
+    add_to_bucket(buckets, elements, buckets->rank ? &factored : NULL);
+}
+
+/* A layer's gradients as backward makes them. */
+struct gradients {
+    int count;
+    struct gradient {
+        uint64_t elements;
+        struct dtp_factored factored;
+    } of[DTP_LAYER_MATRICES + 1];
+};
+
+static void list_gradient(struct gradients *list, uint64_t rank, uint64_t elements, uint64_t columns)
+{
+    list->of[list->count] = (struct gradient){.elements = elements};
+    if (rank)
+        dtp_factored_add(&list->of[list->count].factored, elements, columns, 1, rank);
+    list->count++;
+}
+
+/* From its last operator on, matrix by matrix, of those that cast a norm for themselves from the last; its vectors are
+ * small and taken as one. */
+static void list_layer(struct gradients *list, uint64_t rank, const struct dtp_layer_kind *kind, bool casts_apart)
 {
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
+    list->count = 0;
     for (int at = dtp_layer_operators(kind, op) - 1; at >= 0; at--)
         for (int turn = 0; turn < kind->matrices && op[at].kind == DTP_LAYER_OP_PROJECTION; turn++) {
             bool of_norm = op[at].reads & (DTP_TENSOR_BIT(NORM1) | DTP_TENSOR_BIT(NORM2));
             int i = casts_apart && of_norm ? kind->matrices - 1 - turn : turn;
             if (op[at].makes & UINT64_C(1) << kind->matrix[i].result)
-                add_to_bucket(buckets, kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in,
+                list_gradient(list, rank, kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in,
                               kind->matrix[i].in);
         }
-    add_to_bucket(buckets, dtp_layer_vector_elements(kind), 0);
+    list_gradient(list, rank, dtp_layer_vector_elements(kind), 0);
 }
 
 /* Those of adapters, in the order of readiness: projections from the last, each one's matrices from the first. */
@@ -73,14 +106,14 @@ static void fill_with_adapters(const struct dtp_traffic *job, struct buckets *bu
     dtp_plan_adapt_kind(plan, &kind);
     int operators = dtp_layer_operators(&kind, op);
     bool ends = plan->adapters.train_ends;
-    add_to_bucket(buckets, ends ? u->head : 0, 0);
+    add_gradient(buckets, ends ? u->head : 0, 0);
     for (uint64_t layer = 0; layer < job->transformer->layers; layer++)
         for (int i = operators - 1; i >= 0; i--)
             for (int m = 0; m < kind.matrices; m++)
                 if (op[i].kind == DTP_LAYER_OP_PROJECTION && op[i].makes & UINT64_C(1) << kind.matrix[m].result)
-                    add_to_bucket(buckets, dtp_adapter_elements(&kind.matrix[m]), 0);
-    add_to_bucket(buckets, ends ? u->position : 0, 0);
-    add_to_bucket(buckets, ends ? u->embedding : 0, 0);
+                    add_gradient(buckets, dtp_adapter_elements(&kind.matrix[m]), 0);
+    add_gradient(buckets, ends ? u->position : 0, 0);
+    add_gradient(buckets, ends ? u->embedding : 0, 0);
 }
 
 struct dtp_factored dtp_traffic_factored(const struct dtp_traffic *traffic)
@@ -111,7 +144,8 @@ struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *jo
     const struct dtp_transformer *t = job->transformer;
     const struct dtp_units *u = &job->units;
     const struct dtp_parameter_count count = dtp_transformer_count(t);
-    struct dtp_layer_kind kind[DTP_LAYER_MLPS];
+    struct dtp_layer_kind kind;
+    struct gradients layer[DTP_LAYER_MLPS];
     struct dtp_ddp_bucket_count out = {0};
     struct buckets buckets = {.cap = job->plan->ddp_bucket_bytes, .element_bytes = g, .out = &out};
     if (job->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
@@ -122,17 +156,20 @@ struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *jo
         out.count = buckets.count;
         return out;
     }
-    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
-        dtp_layer_kind_of(t, (enum dtp_layer_mlp)mlp, job->plan->fused_qkv, job->plan->fused_gate_up, &kind[mlp]);
-    add_to_bucket(&buckets, u->head, t->hidden);
-    add_to_bucket(&buckets, u->total - count.layers - u->head - u->embedding - u->position, 0);
+    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++) {
+        dtp_layer_kind_of(t, (enum dtp_layer_mlp)mlp, job->plan->fused_qkv, job->plan->fused_gate_up, &kind);
+        list_layer(&layer[mlp], buckets.rank, &kind, dtp_plan_casts_apart(job->plan, &kind));
+    }
+    add_gradient(&buckets, u->head, t->hidden);
+    add_gradient(&buckets, u->total - count.layers - u->head - u->embedding - u->position, 0);
     for (uint64_t left = t->layers; left > 0; left--) {
         bool experts = dtp_transformer_layer_has_experts(t, left - 1);
-        const struct dtp_layer_kind *of = &kind[experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE];
-        add_layer(&buckets, of, dtp_plan_casts_apart(job->plan, of));
+        const struct gradients *list = &layer[experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE];
+        for (int i = 0; i < list->count; i++)
+            add_to_bucket(&buckets, list->of[i].elements, buckets.rank ? &list->of[i].factored : NULL);
     }
-    add_to_bucket(&buckets, u->position, t->hidden);
-    add_to_bucket(&buckets, u->embedding, t->hidden);
+    add_gradient(&buckets, u->position, t->hidden);
+    add_gradient(&buckets, u->embedding, t->hidden);
     close_bucket(&buckets);
     out.count = buckets.count;
     return out;

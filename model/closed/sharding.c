@@ -19,8 +19,8 @@ uint64_t dtp_pinned_bytes(uint64_t bytes)
 /* Sums over the tensors of one group: elements, elements of a rank's shard, tensors, and the host bytes of the shards
  * when each is a pinned tensor of its own with `element_bytes` an element (0: not wanted). */
 struct tensor_sum {
-    bool flat;             /* ZeRO-3: each cut by elements, not by rows */
-    uint64_t expert_ranks; /* that share one copy of the rank's experts */
+    enum dtp_shard_cut cut; /* of flat parameters nothing is counted here but elements: they are cut as one */
+    uint64_t expert_ranks;  /* that share one copy of the rank's experts */
     uint64_t ranks, element_bytes, elements, shard, matrix_shard, tensors, pinned_bytes;
     uint64_t expert_elements, expert_shard; /* of these, where ranks divide the experts */
 };
@@ -31,11 +31,14 @@ static void add_tensors(struct tensor_sum *sum, uint64_t count, uint64_t rows, u
 {
     if (!count)
         return;
-    uint64_t shard = sum->flat ? dtp_divide_up(rows * width, sum->ranks) : dtp_divide_up(rows, sum->ranks) * width;
     sum->elements += count * rows * width;
+    sum->tensors += count;
+    if (sum->cut == DTP_CUT_FLAT)
+        return;
+    uint64_t shard = sum->cut == DTP_CUT_ELEMENTS ? dtp_divide_up(rows * width, sum->ranks)
+                                                  : dtp_divide_up(rows, sum->ranks) * width;
     sum->shard += count * shard;
     sum->matrix_shard += width > 1 ? count * shard : 0;
-    sum->tensors += count;
     if (sum->element_bytes)
         sum->pinned_bytes += count * dtp_pinned_bytes(shard * sum->element_bytes);
 }
@@ -101,12 +104,12 @@ static void count_adapters(const struct dtp_plan *plan, const struct dtp_layer_k
                            struct tensor_sum *adapters)
 {
     uint64_t params = dtp_dtype_bytes(plan->precision.params), vectors[DTP_LAYER_VECTORS];
-    struct tensor_sum frozen = {.flat = adapters->flat, .ranks = adapters->ranks};
+    struct tensor_sum frozen = {.cut = adapters->cut, .ranks = adapters->ranks};
     out->layer_wire = 0;
     for (int i = 0; i < block->matrices; i++) {
         const struct dtp_layer_matrix *matrix = &block->matrix[i];
         uint64_t rows = dtp_divide_up(matrix->out, out->ranks);
-        out->layer_wire += frozen.flat
+        out->layer_wire += frozen.cut == DTP_CUT_ELEMENTS
                                ? params * dtp_divide_up(matrix->out * matrix->in, out->ranks) /* of no packed ones */
                                : matrix->groups * dtp_base_bytes(plan->adapters.base, rows, matrix->in, params);
         if (!matrix->rank)
@@ -123,7 +126,8 @@ static void count_adapters(const struct dtp_plan *plan, const struct dtp_layer_k
 static void count_trained(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_layer_kind *block,
                           struct dtp_units *out)
 {
-    struct tensor_sum adapters = {.flat = dtp_plan_shard_cut(plan) == DTP_CUT_ELEMENTS, .ranks = out->ranks},
+    const bool by_elements = dtp_plan_shard_cut(plan) == DTP_CUT_ELEMENTS;
+    struct tensor_sum adapters = {.cut = by_elements ? DTP_CUT_ELEMENTS : DTP_CUT_ROWS, .ranks = out->ranks},
                       ends = adapters;
     out->trained = out->total, out->trained_shard = out->total_shard;
     out->layer_trained = out->layer, out->root_trained = out->root, out->trained_tensors = out->tensors;
@@ -145,15 +149,6 @@ static void count_trained(const struct dtp_transformer *t, const struct dtp_plan
     out->root_wire = params * root_shard + blocks * out->layer_wire;
 }
 
-/* Matrices of attention but its output's. */
-static uint64_t attention_inputs(const struct dtp_layer_kind *block)
-{
-    uint64_t elements = 0;
-    for (int i = 0; i < block->matrices && block->matrix[i].id != DTP_MATRIX_OUTPUT; i++)
-        elements += block->matrix[i].out * block->matrix[i].in;
-    return elements;
-}
-
 void dtp_units_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                   const struct dtp_plan *plan, struct dtp_layer_kind *kind, struct dtp_units *out)
 {
@@ -164,8 +159,8 @@ void dtp_units_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->replicas = dtp_plan_gradient_ranks(plan, cluster) / out->ranks;
     enum dtp_shard_cut cut = dtp_plan_shard_cut(plan);
     out->expert_ranks = dtp_plan_expert_shard_ranks(cluster, plan);
-    struct tensor_sum layer = {.flat = cut == DTP_CUT_ELEMENTS, .ranks = out->ranks, .expert_ranks = out->expert_ranks},
-                      root = layer, head = layer;
+    struct tensor_sum layer = {.cut = cut, .ranks = out->ranks, .expert_ranks = out->expert_ranks}, root = layer,
+                      head = layer;
     sum_layer(block, &layer);
     sum_root(t, &root);
     count_unit_layers(t, plan, out);
@@ -176,22 +171,22 @@ void dtp_units_of(const struct dtp_transformer *transformer, const struct dtp_cl
     if (cut == DTP_CUT_FLAT) { /* flat parameters pad their end only */
         layer.expert_shard = dtp_divide_up(layer.expert_elements, out->expert_ranks);
         layer.shard = dtp_divide_up(layer.elements - layer.expert_elements, out->ranks) + layer.expert_shard;
-        layer.matrix_shard = 0; /* and are gathered in one dtype */
         root.shard = dtp_divide_up(root.elements, out->ranks);
     }
     out->layer = out->largest_layer = layer.elements;
     out->layer_shard = out->largest_layer_shard = layer.shard;
     out->layer_matmul_shard = layer.matrix_shard;
-    out->layer_matmul = dtp_layer_matrix_elements(block);
-    out->layer_narrow = dtp_layer_narrow_elements(block);
-    out->layer_cast = out->layer_matmul + dtp_layer_bias_elements(block);
+    const struct dtp_layer_sums sums = dtp_layer_sums_of(block);
+    out->layer_matmul = sums.matrices;
+    out->layer_narrow = sums.narrow;
+    out->layer_cast = sums.matrices + sums.biases;
     out->expert_elements = layer.expert_elements;
     out->expert_shard = layer.expert_shard;
     out->expert_layers = layer.expert_shard ? t->layers : 0;
     uint64_t width = (block->own_experts ? block->own_experts : 1) * block->mlp_width;
     out->largest = t->hidden * (block->packs_up ? 2 * width : width);
     out->down = t->hidden * width;
-    out->qkv = attention_inputs(block);
+    out->qkv = sums.attention_inputs;
     out->output = block->d_core * t->hidden;
     out->position = t->position == DTP_POSITION_LEARNED ? t->positions * t->hidden : 0;
     out->head = t->tied_head ? 0 : out->embedding;
@@ -293,7 +288,8 @@ void dtp_state_pinned_tensors(const struct dtp_transformer *transformer, const s
                               const struct dtp_plan *plan, uint64_t element_bytes, uint64_t *layer_bytes,
                               uint64_t *root_bytes)
 {
-    struct tensor_sum layer = {.ranks = units->ranks,
+    struct tensor_sum layer = {.cut = DTP_CUT_ROWS,
+                               .ranks = units->ranks,
                                .expert_ranks = units->expert_ranks,
                                .element_bytes = element_bytes},
                       root = layer;
@@ -329,10 +325,8 @@ static void adapted_state(const struct dtp_transformer *transformer, const struc
     out->optimizer = bytes->optimizer * (out->optimizer_elements - ends) + in.optimizer * ends;
 }
 
-void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                           const struct dtp_units *units, const struct dtp_plan *plan,
-                           const struct dtp_element_bytes *bytes, struct dtp_memory_parts *parts,
-                           struct dtp_state_bytes *out)
+static void count_state(const struct dtp_transformer *transformer, const struct dtp_units *units,
+                        const struct dtp_plan *plan, const struct dtp_element_bytes *bytes, struct dtp_state_bytes *out)
 {
     /* FSDP2 and ZeRO-3 pad each parameter; the flat buffers of ZeRO-1, -2, Megatron and our arenas only their end. */
     bool padded = dtp_plan_shards_params(plan) && !plan->runtime->arena;
@@ -340,11 +334,9 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
     uint64_t shard = padded ? units->total_shard
                             : dtp_divide_up(units->total - experts, units->ranks) +
                                   (experts ? dtp_divide_up(experts, units->expert_ranks) : 0);
-    *out = (struct dtp_state_bytes){.params_elements = dtp_plan_shards_params(plan) ? shard : units->total,
-                                    .grads_elements = dtp_plan_shards_grads(plan) ? shard : units->total,
-                                    .optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->total,
-                                    .cluster = cluster,
-                                    .parts = parts};
+    out->params_elements = dtp_plan_shards_params(plan) ? shard : units->total;
+    out->grads_elements = dtp_plan_shards_grads(plan) ? shard : units->total;
+    out->optimizer_elements = dtp_plan_shards_optimizer(plan) ? shard : units->total;
     if (dtp_plan_adapts(plan)) {
         adapted_state(transformer, units, plan, bytes, out);
         return;
@@ -354,4 +346,21 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
     out->params = bytes->params * out->params_elements;
     out->grads = bytes->grads * out->grads_elements;
     out->optimizer = dtp_optimizer_whole_bytes(transformer, plan, bytes, out->optimizer_elements);
+}
+
+void dtp_state_bytes_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                           const struct dtp_units *units, const struct dtp_plan *plan,
+                           const struct dtp_element_bytes *bytes, struct dtp_memory_parts *parts,
+                           struct dtp_state_bytes *out)
+{
+    *out = (struct dtp_state_bytes){.cluster = cluster, .parts = parts};
+    count_state(transformer, units, plan, bytes, out);
+}
+
+void dtp_state_bytes_at_rest(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                             const struct dtp_units *units, const struct dtp_plan *plan,
+                             const struct dtp_element_bytes *bytes, struct dtp_state_bytes *out)
+{
+    *out = (struct dtp_state_bytes){.cluster = cluster, .gpu_alone = true};
+    count_state(transformer, units, plan, bytes, out);
 }

@@ -54,6 +54,7 @@ struct dtp_state_bytes {
     uint64_t params, grads, optimizer; /* grads: at the optimizer step */
     uint64_t host, nvme;               /* per GPU; pinned host buffers as the runtime's allocator rounds them */
     const struct dtp_cluster *cluster;
+    bool gpu_alone;                 /* nobody asks for host and nvme */
     struct dtp_memory_parts *parts; /* that get what is added to host and nvme; NULL: none do */
 };
 /* `parts` gets those of host and NVMe bytes; NULL: none. */
@@ -61,6 +62,11 @@ void dtp_state_bytes_count(const struct dtp_transformer *transformer, const stru
                            const struct dtp_units *units, const struct dtp_plan *plan,
                            const struct dtp_element_bytes *bytes, struct dtp_memory_parts *parts,
                            struct dtp_state_bytes *out);
+
+/* Of the GPU alone, whose host and NVMe bytes nobody reads. */
+void dtp_state_bytes_at_rest(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                             const struct dtp_units *units, const struct dtp_plan *plan,
+                             const struct dtp_element_bytes *bytes, struct dtp_state_bytes *out);
 
 /* For the hooks that fill it. What PyTorch's pinned allocator takes for so many bytes: it rounds every allocation up to
  * a power of two (CachingHostAllocator.h), so that a 9 GB flat buffer pins 16 GB. */

@@ -9,31 +9,34 @@ const char *dtp_layer_tensor_text(enum dtp_layer_tensor tensor)
     return texts[tensor];
 }
 
-static void add_matrix(struct dtp_layer_kind *kind, struct dtp_layer_matrix matrix)
+/* Of the matrix that makes `result`; each row of the table has its own, so that a compiler knows the answer. */
+static inline bool is_wide(enum dtp_layer_tensor result)
 {
-    matrix.expert = kind->experts && (matrix.result == DTP_TENSOR_GATE || matrix.result == DTP_TENSOR_UP ||
-                                      matrix.result == DTP_TENSOR_EXPERT_DOWN);
-    matrix.own_rows = matrix.expert || matrix.result == DTP_TENSOR_ROUTER_SCORES ||
-                      matrix.result == DTP_TENSOR_SHARED_WEIGHT || matrix.result == DTP_TENSOR_Q_LATENT ||
-                      matrix.result == DTP_TENSOR_KV_LATENT;
-    matrix.wide = matrix.result == DTP_TENSOR_ROUTER_SCORES || matrix.result == DTP_TENSOR_SHARED_WEIGHT;
-    kind->matrix[kind->matrices++] = matrix;
+    return result == DTP_TENSOR_ROUTER_SCORES || result == DTP_TENSOR_SHARED_WEIGHT;
+}
+
+static inline bool is_of_experts(const struct dtp_layer_kind *kind, enum dtp_layer_tensor result)
+{
+    return (result == DTP_TENSOR_GATE || result == DTP_TENSOR_UP || result == DTP_TENSOR_EXPERT_DOWN) && kind->experts;
+}
+
+static inline bool has_own_rows(const struct dtp_layer_kind *kind, enum dtp_layer_tensor result)
+{
+    return is_wide(result) || result == DTP_TENSOR_Q_LATENT || result == DTP_TENSOR_KV_LATENT ||
+           is_of_experts(kind, result);
 }
 
 static void list_matrices(struct dtp_layer_kind *k)
 {
 #define DTP_MATRIX(suffix, word, copies, rows, columns, biased, to)                                                    \
-    if ((rows) > 0)                                                                                                    \
-        add_matrix(k, (struct dtp_layer_matrix){.name = word,                                                          \
-                                                .gradient_name = word " weight gradient",                              \
-                                                .input_gradient_name = word " input gradient",                         \
-                                                .weight_name = word " weight",                                         \
-                                                .out = rows,                                                           \
-                                                .in = columns,                                                         \
-                                                .groups = copies,                                                      \
-                                                .bias = biased,                                                        \
-                                                .id = DTP_MATRIX_##suffix,                                             \
-                                                .result = to});
+    if ((rows) > 0) {                                                                                                  \
+        struct dtp_layer_matrix *m = &k->matrix[k->matrices++]; /* zeros so far */                                     \
+        m->name = word, m->gradient_name = word " weight gradient";                                                    \
+        m->input_gradient_name = word " input gradient", m->weight_name = word " weight";                              \
+        m->out = rows, m->in = columns, m->groups = copies, m->bias = biased;                                          \
+        m->expert = is_of_experts(k, to), m->own_rows = has_own_rows(k, to), m->wide = is_wide(to);                    \
+        m->id = DTP_MATRIX_##suffix, m->result = to;                                                                   \
+    }
 #include "net/layer_kind.def"
 }
 
@@ -119,20 +122,30 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
+struct dtp_layer_sums dtp_layer_sums_of(const struct dtp_layer_kind *kind)
+{
+    struct dtp_layer_sums sums = {0};
+    uint64_t before_output = 1;
+    for (int i = 0; i < kind->matrices; i++) {
+        const struct dtp_layer_matrix *matrix = &kind->matrix[i];
+        const uint64_t one = matrix->out * matrix->in, elements = matrix->groups * one;
+        before_output &= matrix->id != DTP_MATRIX_OUTPUT;
+        sums.matrices += elements;
+        sums.narrow += !matrix->wide * elements;
+        sums.biases += matrix->bias * matrix->groups * matrix->out;
+        sums.attention_inputs += before_output * one;
+    }
+    return sums;
+}
+
 uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind)
 {
-    uint64_t elements = 0;
-    for (int i = 0; i < kind->matrices; i++)
-        elements += kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in;
-    return elements;
+    return dtp_layer_sums_of(kind).matrices;
 }
 
 uint64_t dtp_layer_narrow_elements(const struct dtp_layer_kind *kind)
 {
-    uint64_t elements = 0;
-    for (int i = 0; i < kind->matrices; i++)
-        elements += kind->matrix[i].wide ? 0 : kind->matrix[i].groups * kind->matrix[i].out * kind->matrix[i].in;
-    return elements;
+    return dtp_layer_sums_of(kind).narrow;
 }
 
 uint64_t dtp_layer_active_elements(const struct dtp_layer_kind *kind)
@@ -171,10 +184,7 @@ uint64_t dtp_layer_vector_elements(const struct dtp_layer_kind *kind)
 
 uint64_t dtp_layer_bias_elements(const struct dtp_layer_kind *kind)
 {
-    uint64_t elements = 0;
-    for (int i = 0; i < kind->matrices; i++)
-        elements += kind->matrix[i].bias ? kind->matrix[i].groups * kind->matrix[i].out : 0;
-    return elements;
+    return dtp_layer_sums_of(kind).biases;
 }
 
 uint64_t dtp_layer_expert_bias_elements(const struct dtp_layer_kind *kind)

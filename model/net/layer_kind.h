@@ -136,6 +136,12 @@ static inline uint64_t dtp_layer_calls(const struct dtp_layer_kind *kind)
 void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp, bool packs_qkv, bool packs_up,
                        struct dtp_layer_kind *out);
 
+/* Sums over the kind's matrices in one pass: elements; of all that a recipe of fewer than 16 bits takes; of biases; of
+ * attention's but the output's, groups left out. */
+struct dtp_layer_sums {
+    uint64_t matrices, narrow, biases, attention_inputs;
+};
+struct dtp_layer_sums dtp_layer_sums_of(const struct dtp_layer_kind *kind);
 /* Elements of the kind's matrices, biases left out; of those, the ones that multiply a token; of biases and norms. */
 uint64_t dtp_layer_matrix_elements(const struct dtp_layer_kind *kind);
 uint64_t dtp_layer_active_elements(const struct dtp_layer_kind *kind);

@@ -13,11 +13,6 @@
 #define NF4_SCALES 256u
 #define GPTQ_GROUP 128u
 
-bool dtp_plan_adapts(const struct dtp_plan *plan)
-{
-    return plan->adapters.rank > 0;
-}
-
 bool dtp_plan_defends_results(const struct dtp_plan *plan)
 {
     return dtp_plan_layers(plan)->defends_results && plan->adapters.base != DTP_BASE_NONE;

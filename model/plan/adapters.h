@@ -71,7 +71,6 @@ struct dtp_adapter_choice {
 struct dtp_plan;
 struct dtp_cluster;
 struct dtp_resolver;
-bool dtp_plan_adapts(const struct dtp_plan *plan);
 /* The result of a packed matrix is copied before the adapter's is added to it. */
 bool dtp_plan_defends_results(const struct dtp_plan *plan);
 /* Which matrices of the kind are frozen, and the ranks beside them. */

@@ -72,21 +72,58 @@ static bool keeps_input(const struct dtp_layer_kind *kind, const struct dtp_plan
     return false;
 }
 
-static void list_operators(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied)
+/* What one pass over the operators finds: what they make and what their backward reads; of norms, by how the runtime
+ * runs them, tensors of no operator, which of these backward reads, those that are none, and those instead of which a
+ * cast is saved. */
+struct pass {
+    uint64_t made, needed;
+    uint64_t wide, saved, unmade, dropped;
+};
+
+static uint64_t needed_by(const struct dtp_layer_operator *op)
 {
+    const uint64_t input = -(uint64_t)(op->needs & DTP_NEEDS_INPUT), result = -(uint64_t)(op->needs >> 1 & 1),
+                   statistics = -(uint64_t)(op->needs >> 2); /* all bits or none */
+    _Static_assert(DTP_NEEDS_INPUT == 1 && DTP_NEEDS_RESULT == 2 && DTP_NEEDS_STATISTICS == 4, "as shifted here");
+    return (input & op->reads) | (result & op->makes) | (statistics & op->statistics);
+}
+
+static void pass_norm(const struct dtp_layer_tensors *out, const struct dtp_layer_operator *op, bool casts,
+                      struct pass *pass)
+{
+    const uint64_t read = dtp_layer_wide_of(dtp_layer_first(op->reads)),
+                   made = dtp_layer_wide_of(dtp_layer_first(op->makes));
+    if (casts) { /* it runs in fp32, of a cast and cast by each linear behind it */
+        pass->wide |= made | read;
+        pass->saved |= read;
+        pass->dropped |= read ? op->reads : 0;
+    }
+    if (out->fused && !(op->reads & DTP_LAYER_STREAM))
+        pass->unmade |= op->makes; /* the sum behind it takes the norm's input, in one pass */
+}
+
+static struct pass list_operators(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied)
+{
+    const uint64_t core = copied ? BIT(CORE) : 0;
+    const bool casts = dtp_plan_autocast(plan) && !out->fused;
+    struct pass pass = {0};
     int matrix = 0; /* matrices stand in the order in which forward uses them */
     out->operators = dtp_layer_operators(&out->kind, out->op);
     for (int i = 0; i < out->operators; i++) {
         struct dtp_layer_operator *op = &out->op[i];
-        if (op->kind != DTP_LAYER_OP_PROJECTION)
-            continue;
-        if (copied && op->reads & BIT(CORE))
-            op->reads = BIT(CORE_COPY);
-        if (out->kind.adapted && !keeps_input(&out->kind, plan, op))
-            op->needs = 0;
-        for (; matrix < out->kind.matrices && op->makes & UINT64_C(1) << out->kind.matrix[matrix].result; matrix++)
-            out->input[matrix] = dtp_layer_first(op->reads);
+        if (op->kind == DTP_LAYER_OP_PROJECTION) {
+            op->reads = op->reads & core ? BIT(CORE_COPY) : op->reads;
+            if (out->kind.adapted && !keeps_input(&out->kind, plan, op))
+                op->needs = 0;
+            for (; matrix < out->kind.matrices && op->makes & UINT64_C(1) << out->kind.matrix[matrix].result; matrix++)
+                out->input[matrix] = dtp_layer_first(op->reads);
+        } else if (op->kind == DTP_LAYER_OP_NORM) {
+            pass_norm(out, op, casts, &pass);
+        }
+        pass.made |= op->makes | op->statistics;
+        pass.needed |= needed_by(op);
     }
+    return pass;
 }
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
@@ -165,22 +202,28 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
                                                        [DTP_LAYER_ELEMENT_FP32] = 4,
                                                        [DTP_LAYER_ELEMENT_MASK] = 1};
     const bool keeps_fp8 = dtp_plan_keeps_fp8(plan);
-    const uint64_t received = received_rows(&out->kind);
+    const uint64_t received = received_rows(&out->kind), sent = BIT(SENT) | BIT(RETURNED);
     uint64_t width[DTP_TENSOR_COUNT];
     dtp_layer_tensor_widths(&out->kind, width);
     for (uint64_t left = made; left; left &= left - 1) {
         enum dtp_layer_tensor tensor = dtp_layer_first(left);
-        bool narrow = keeps_fp8 && dtp_layer_tensor_element(tensor) == DTP_LAYER_ELEMENT_KEPT_INPUT;
-        uint64_t bytes = narrow ? narrow_bytes(&out->kind, plan, tensor, width[tensor])
-                                : width[tensor] * element[dtp_layer_tensor_element(tensor)];
-        if (received & UINT64_C(1) << tensor)
-            bytes = tensor == DTP_TENSOR_RECEIVED ? dtp_layer_crossed(out, bytes) : dtp_layer_received(out, bytes);
-        if (tensor == DTP_TENSOR_SENT || tensor == DTP_TENSOR_RETURNED)
-            bytes = dtp_layer_sent(out, bytes);
-        out->bytes[tensor] = plan->sequence_shards > 1 && has_own_rows(&out->kind, tensor)
-                                 ? dtp_divide_up(bytes, plan->sequence_shards)
-                                 : bytes;
+        out->bytes[tensor] = width[tensor] * element[dtp_layer_tensor_element(tensor)];
     }
+    for (uint64_t left = keeps_fp8 ? made : 0; left; left &= left - 1) {
+        enum dtp_layer_tensor tensor = dtp_layer_first(left);
+        if (dtp_layer_tensor_element(tensor) == DTP_LAYER_ELEMENT_KEPT_INPUT)
+            out->bytes[tensor] = narrow_bytes(&out->kind, plan, tensor, width[tensor]);
+    }
+    for (uint64_t left = made & (received | (out->kind.experts ? sent : 0)); left; left &= left - 1) {
+        enum dtp_layer_tensor tensor = dtp_layer_first(left);
+        uint64_t bytes = out->bytes[tensor];
+        out->bytes[tensor] = sent & UINT64_C(1) << tensor    ? dtp_layer_sent(out, bytes)
+                             : tensor == DTP_TENSOR_RECEIVED ? dtp_layer_crossed(out, bytes)
+                                                             : dtp_layer_received(out, bytes);
+    }
+    for (uint64_t left = plan->sequence_shards > 1 ? made : 0; left; left &= left - 1)
+        if (has_own_rows(&out->kind, dtp_layer_first(left)))
+            out->bytes[dtp_layer_first(left)] = dtp_divide_up(out->bytes[dtp_layer_first(left)], plan->sequence_shards);
     if (out->gathered_ranks)
         out->bytes[DTP_TENSOR_KV_ALL] = dtp_bytes_product(out->gathered_ranks, 2 * out->kind.d_kv * compute);
     if (plan->attention == DTP_ATTENTION_MATH)
@@ -190,8 +233,10 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
 /* What a chain of operators saves of the norm's rows, as one tensor. */
 static void count_chains(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
 {
+    if (!out->kind.chains_norms || dtp_plan_autocast(plan))
+        return;
     uint64_t bytes = dtp_norm_chain_of(plan, !out->kind.adapted).saved * out->kind.hidden;
-    for (int i = 0; i < out->operators && !dtp_plan_autocast(plan); i++)
+    for (int i = 0; i < out->operators; i++)
         if (dtp_layer_tensors_chain(out, &out->op[i]))
             out->bytes[dtp_layer_first(dtp_layer_wide_of(dtp_layer_first(out->op[i].makes)))] = bytes;
 }
@@ -211,34 +256,23 @@ static bool repacks_heads(const struct dtp_layer_tensors *out, const struct dtp_
 
 /* Tensors of no operator, made by how the runtime runs them; which of these backward reads. */
 struct habits {
-    uint64_t made, saved, unmade, dropped; /* unmade: no tensor of it; dropped: a cast is saved instead */
+    uint64_t made, saved, dropped; /* dropped: a cast is saved instead */
 };
 
-static struct habits habits_of(const struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied,
-                               bool repacked)
+static struct habits habits_of(const struct dtp_layer_tensors *out, const struct dtp_plan *plan,
+                               const struct pass *pass, bool copied, bool repacked)
 {
-    struct habits habits = {0};
+    struct habits habits = {.made = pass->wide, .saved = pass->saved, .dropped = pass->dropped};
     if (out->gathered_ranks)
         habits.made |= BIT(KV_ALL), habits.saved |= BIT(KV_ALL);
     bool wide = dtp_plan_autocast(plan) && !out->fused;
-    for (int i = 0; i < out->operators; i++) {
-        const struct dtp_layer_operator *op = &out->op[i];
-        if (wide && op->kind == DTP_LAYER_OP_NORM) { /* it runs in fp32, of a cast and cast by each linear behind it */
-            habits.made |=
-                dtp_layer_wide_of(dtp_layer_first(op->makes)) | dtp_layer_wide_of(dtp_layer_first(op->reads));
-            habits.saved |= dtp_layer_wide_of(dtp_layer_first(op->reads));
-            habits.dropped |= dtp_layer_wide_of(dtp_layer_first(op->reads)) ? op->reads : 0;
-        }
-        if (out->fused && op->kind == DTP_LAYER_OP_NORM && !(op->reads & DTP_LAYER_STREAM))
-            habits.unmade |= op->makes; /* the sum behind it takes the norm's input, in one pass */
-    }
-    for (int i = 0; i < out->operators; i++)
+    for (int i = 0; out->kind.chains_norms && i < out->operators; i++)
         if (dtp_layer_tensors_chain(out, &out->op[i])) { /* they save a copy, and of a narrow stream not the rows */
             habits.made |= dtp_layer_wide_of(dtp_layer_first(out->op[i].makes));
             habits.saved |= !wide || !out->kind.adapted ? dtp_layer_wide_of(dtp_layer_first(out->op[i].makes)) : 0;
             habits.dropped |= wide ? 0 : out->op[i].reads & ~BIT(INPUT);
         }
-    for (int i = 0; wide && i < out->operators; i++)
+    for (int i = 0; wide && out->kind.kv_latent && i < out->operators; i++)
         if (out->op[i].kind == DTP_LAYER_OP_LATENT_NORM) { /* of a cast, which it saves */
             uint64_t cast = out->op[i].reads & BIT(Q_LATENT) ? BIT(WIDE_Q_LATENT) : BIT(WIDE_KV_LATENT);
             habits.made |= cast, habits.saved |= cast, habits.dropped |= out->op[i].reads;
@@ -262,12 +296,6 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
     if (dtp_plan_keeps_fp8(plan)) /* an activation cannot be derived from a result that is kept in fp8 only */
         habits.saved |= BIT(UP);
     return habits;
-}
-
-static uint64_t needed_by(const struct dtp_layer_operator *op)
-{
-    return (op->needs & DTP_NEEDS_INPUT ? op->reads : 0) | (op->needs & DTP_NEEDS_RESULT ? op->makes : 0) |
-           (op->needs & DTP_NEEDS_STATISTICS ? op->statistics : 0);
 }
 
 /* Where a cast to fp8 stands between a matmul and what it read, a compiler has the cast's kernel make that again of
@@ -294,17 +322,11 @@ static uint64_t made_again(const struct dtp_layer_tensors *out, const struct dtp
     return again;
 }
 
-static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *plan, bool copied, bool repacked,
-                         uint64_t again)
+static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *plan, const struct pass *pass,
+                         const struct habits *from_runtime, uint64_t again)
 {
-    struct habits habits = habits_of(out, plan, copied, repacked);
-    uint64_t made = BIT(INPUT) | habits.made, saved = habits.saved;
-    for (int i = 0; i < out->operators; i++) {
-        const struct dtp_layer_operator *op = &out->op[i];
-        made |= op->makes | op->statistics;
-        saved |= needed_by(op);
-    }
-    made &= ~habits.unmade;
+    const struct habits habits = *from_runtime;
+    uint64_t made = (BIT(INPUT) | habits.made | pass->made) & ~pass->unmade, saved = habits.saved | pass->needed;
     if (out->added_again)
         made &= ~BIT(INPUT2);
     out->saved = saved & made & ~habits.dropped & ~again;
@@ -453,9 +475,10 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     if (out->kind.pads_values)
         out->kind.d_v = out->kind.d_q;
     bool copied = copies_core(&out->kind, &context, plan);
-    list_operators(out, plan, copied);
-    out->added_again = out->added_again && out->kind.norms_before && dtp_layer_tensors_sum(out, DTP_TENSOR_INPUT2);
-    list_tensors(out, plan, copied, repacks_heads(out, &context, plan), made_again(out, plan, cluster, cut));
+    const struct pass pass = list_operators(out, plan, copied);
+    out->added_again = out->added_again && out->kind.norms_before && pass.made & BIT(INPUT2);
+    const struct habits habits = habits_of(out, plan, &pass, copied, repacks_heads(out, &context, plan));
+    list_tensors(out, plan, &pass, &habits, made_again(out, plan, cluster, cut));
     cut_first(out, plan);
     count_casts(out, plan);
     out->casts_apart = dtp_plan_casts_apart(plan, &out->kind);

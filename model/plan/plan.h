@@ -227,5 +227,10 @@ struct dtp_plan_source {
 };
 /* True where the sharded state is gathered and reduced unit by unit: torch FSDP (zero3 is its synonym there). */
 bool dtp_plan_is_fsdp(const struct dtp_plan *plan);
+/* Adapters alone are trained. */
+static inline bool dtp_plan_adapts(const struct dtp_plan *plan)
+{
+    return plan->adapters.rank > 0;
+}
 
 #endif

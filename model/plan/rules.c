@@ -7,19 +7,6 @@
 #include <limits.h>
 #include <math.h>
 
-unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
-{
-    unsigned bytes = dtp_dtype_bytes(plan->precision.compute);
-    return bytes < 2 ? 2 : bytes;
-}
-
-bool dtp_plan_autocast(const struct dtp_plan *plan)
-{
-    bool replicated = plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1;
-    return plan->runtime->ddp && replicated && dtp_dtype_bytes(plan->precision.params) == 4 &&
-           dtp_plan_compute_bytes(plan) < 4;
-}
-
 enum dtp_fp8_library dtp_plan_fp8_library(const struct dtp_plan *plan)
 {
     if (plan->runtime->own_kernels)
@@ -56,11 +43,6 @@ bool dtp_plan_shifts_logits(const struct dtp_plan *plan)
     return dtp_plan_layers(plan)->shifts_logits && plan->loss != DTP_LOSS_CHUNKED && !plan->compile;
 }
 
-bool dtp_plan_fuses(const struct dtp_plan *plan)
-{
-    return plan->compile || plan->runtime->fused_kernels || plan->deepspeed.megatron_layers;
-}
-
 static bool wide_scores(const struct dtp_plan *plan)
 {
     return plan->runtime->wide_scores && !plan->deepspeed.megatron_layers;
@@ -79,16 +61,6 @@ bool dtp_plan_scatters_sends(const struct dtp_plan *plan)
 bool dtp_plan_is_fsdp(const struct dtp_plan *plan)
 {
     return plan->runtime->fsdp && dtp_plan_shards_params(plan);
-}
-
-bool dtp_plan_has_ddp_buckets(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
-{
-    return plan->runtime->ddp && !dtp_plan_shards_params(plan) && cluster->gpus > 1;
-}
-
-bool dtp_plan_fetches_modules(const struct dtp_plan *plan)
-{
-    return plan->runtime->fetches_modules && dtp_plan_shards_params(plan);
 }
 
 bool dtp_strategy_frees_weights(enum dtp_strategy strategy)
@@ -271,22 +243,6 @@ bool dtp_plan_sums_gradients(const struct dtp_plan *plan)
     return plan->runtime->sums_gradients || plan->deepspeed.bf16_optimizer;
 }
 
-bool dtp_plan_shards_params(const struct dtp_plan *plan)
-{
-    return plan->strategy == DTP_ZERO3 || plan->strategy == DTP_FULL_SHARD || plan->strategy == DTP_SHARD_GRAD_OP ||
-           plan->strategy == DTP_HYBRID_SHARD;
-}
-
-bool dtp_plan_shards_grads(const struct dtp_plan *plan)
-{
-    return plan->strategy == DTP_ZERO2 || dtp_plan_shards_params(plan);
-}
-
-bool dtp_plan_shards_optimizer(const struct dtp_plan *plan)
-{
-    return plan->strategy != DTP_DDP;
-}
-
 bool dtp_plan_keeps_root(const struct dtp_plan *plan)
 {
     return plan->keep_root || plan->fsdp1 || plan->runtime->keeps_root;
@@ -380,11 +336,6 @@ uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_clust
 {
     uint32_t ranks = dtp_plan_gradient_ranks(plan, cluster), cp = plan->cp ? plan->cp : 1;
     return cp <= ranks ? ranks / cp : 1;
-}
-
-uint64_t dtp_plan_tokens(const struct dtp_plan *plan)
-{
-    return dtp_bytes_product(plan->micro_batch, plan->sequence / (plan->cp ? plan->cp : 1));
 }
 
 bool dtp_plan_pads_values(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

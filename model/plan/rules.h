@@ -4,6 +4,7 @@
 #ifndef DTP_RULES_H
 #define DTP_RULES_H
 
+#include "base/bytes.h"
 #include "machine/machine.h"
 #include "machine/measured_row.h"
 #include "plan/runtime.h"
@@ -14,7 +15,40 @@ const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan);
 void dtp_plan_call_experts(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
 
 /* One kernel between matmuls, compiled or not. */
-bool dtp_plan_fuses(const struct dtp_plan *plan);
+static inline bool dtp_plan_fuses(const struct dtp_plan *plan)
+{
+    return plan->compile | plan->runtime->fused_kernels | plan->deepspeed.megatron_layers;
+}
+
+/* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
+static inline unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
+{
+    unsigned bytes = dtp_dtype_bytes(plan->precision.compute);
+    return bytes < 2 ? 2 : bytes;
+}
+
+static inline bool dtp_plan_strategy_in(const struct dtp_plan *plan,
+                                        uint32_t strategies) /* bits by enum dtp_strategy */
+{
+    return strategies >> plan->strategy & 1;
+}
+
+/* True where each rank stores only its shard of the parameters. */
+static inline bool dtp_plan_shards_params(const struct dtp_plan *plan)
+{
+    return dtp_plan_strategy_in(plan, 1u << DTP_ZERO3 | 1u << DTP_FULL_SHARD | 1u << DTP_SHARD_GRAD_OP |
+                                          1u << DTP_HYBRID_SHARD);
+}
+
+static inline bool dtp_plan_shards_grads(const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_ZERO2 || dtp_plan_shards_params(plan);
+}
+
+static inline bool dtp_plan_shards_optimizer(const struct dtp_plan *plan)
+{
+    return plan->strategy != DTP_DDP;
+}
 
 /* Bytes per element. */
 struct dtp_element_bytes {
@@ -41,7 +75,11 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
 
 /* True where torch.autocast casts fp32 weights on the fly (DDP and ZeroRedundancyOptimizer in mixed precision): the
  * residual stream is then fp32 and a cast copy of each weight lives from its forward to its backward. */
-bool dtp_plan_autocast(const struct dtp_plan *plan);
+static inline bool dtp_plan_autocast(const struct dtp_plan *plan)
+{
+    return plan->runtime->ddp & dtp_plan_strategy_in(plan, 1u << DTP_DDP | 1u << DTP_ZERO1) &
+           (dtp_dtype_bytes(plan->precision.params) == 4) & (dtp_plan_compute_bytes(plan) < 4);
+}
 
 /* Between stages a tensor parallel rank sends its part of what all of them have whole, and gathers the rest. */
 bool dtp_plan_scatters_sends(const struct dtp_plan *plan);
@@ -76,11 +114,11 @@ bool dtp_plan_shifts_logits(const struct dtp_plan *plan);
 uint64_t dtp_plan_shifted_loss_bytes(const struct dtp_plan *plan);
 uint64_t dtp_plan_shifted_copy_bytes(const struct dtp_plan *plan);
 
-/* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
-unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan);
-
 /* True where PyTorch's DDP reduces gradients in buckets. */
-bool dtp_plan_has_ddp_buckets(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+static inline bool dtp_plan_has_ddp_buckets(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    return plan->runtime->ddp && !dtp_plan_shards_params(plan) && cluster->gpus > 1;
+}
 
 /* How a rank's shard is cut: FSDP2 takes rows of each parameter, DeepSpeed's stage 3 elements of each, and flat
  * parameters (FSDP1, ZeRO's other stages, our arenas) pad their end only. */
@@ -88,7 +126,10 @@ enum dtp_shard_cut { DTP_CUT_ROWS, DTP_CUT_ELEMENTS, DTP_CUT_FLAT };
 enum dtp_shard_cut dtp_plan_shard_cut(const struct dtp_plan *plan);
 
 /* True where stage 3 of DeepSpeed fetches parameters module by module. */
-bool dtp_plan_fetches_modules(const struct dtp_plan *plan);
+static inline bool dtp_plan_fetches_modules(const struct dtp_plan *plan)
+{
+    return plan->runtime->fetches_modules && dtp_plan_shards_params(plan);
+}
 
 /* True where the plan may say how many units are gathered ahead. */
 /* FSDP1 around layers that are checkpointed by reentrant functions (fsdp/_runtime_utils.py). Their first forward is
@@ -138,13 +179,6 @@ uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dt
 
 /* True where autograd's gradients are added, after each micro-step, to sums that are made at construction. */
 bool dtp_plan_sums_gradients(const struct dtp_plan *plan);
-
-/* True where each rank stores only its shard of the parameters. */
-bool dtp_plan_shards_params(const struct dtp_plan *plan);
-
-bool dtp_plan_shards_grads(const struct dtp_plan *plan);
-
-bool dtp_plan_shards_optimizer(const struct dtp_plan *plan);
 
 /* Whether the strategy frees gathered weights after forward where nothing else is asked. */
 bool dtp_strategy_frees_weights(enum dtp_strategy strategy);
@@ -221,7 +255,10 @@ double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_c
                                  uint64_t experts_per_token);
 
 /* Of a micro-step on one rank: context parallel ranks divide a sequence. */
-uint64_t dtp_plan_tokens(const struct dtp_plan *plan);
+static inline uint64_t dtp_plan_tokens(const struct dtp_plan *plan)
+{
+    return dtp_bytes_product(plan->micro_batch, plan->cp > 1 ? plan->sequence / plan->cp : plan->sequence);
+}
 
 /* A layer's attention, by the plan's kernel. */
 struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *transformer,

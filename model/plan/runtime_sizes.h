@@ -3,7 +3,7 @@
 #ifndef DTP_RUNTIME_SIZES_H
 #define DTP_RUNTIME_SIZES_H
 
-#include <stdint.h>
+#include "base/bytes.h"
 
 /* DDP's buckets (bucket_cap_mb=None; torch/nn/parallel/distributed.py): only with that limit is the first smaller. */
 #define DTP_DDP_BUCKET_BYTES (UINT64_C(25) << 20)
@@ -15,6 +15,14 @@
 #define DTP_EXECUTOR_LOSS_CHUNK_BYTES (UINT64_C(512) << 20)
 #define DTP_EXECUTOR_LOSS_CHUNK_LEAST 128u /* tokens */
 #define DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES (UINT64_C(32) << 20)
+/* Rows of a chunk: as asked, or 0 the largest power of two that fits, so that the usual batches divide. */
+static inline uint64_t dtp_executor_loss_chunk_rows(uint64_t asked, uint64_t row_bytes)
+{
+    uint64_t rows = asked ? asked : DTP_EXECUTOR_LOSS_CHUNK_LEAST;
+    while (!asked && dtp_bytes_product(2 * rows, row_bytes) <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
+        rows *= 2;
+    return rows;
+}
 
 /* Megatron pads a vocabulary to a multiple of it (--make-vocab-size-divisible-by), each tensor parallel rank's part. */
 #define DTP_MEGATRON_VOCAB_MULTIPLE 128u

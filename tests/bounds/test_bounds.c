@@ -30,9 +30,9 @@
 #define CLOSE_PERCENT 95
 #define MOST_ABOVE 0.20
 
-#define MOST_OUTSIDE_PERCENT 5     /* of plans of one runtime that are further off: ZeRO-3's */
-#define MOST_OUTSIDE_PER_MILLE 8   /* of all */
-#define MOST_OUTSIDE_OF_ADAPTERS 4 /* percent of plans with adapters */
+#define MOST_OUTSIDE_PERCENT 3     /* of plans of one runtime that are further off: ZeRO-3's */
+#define MOST_OUTSIDE_PER_MILLE 4   /* of all */
+#define MOST_OUTSIDE_OF_ADAPTERS 3 /* percent of plans with adapters, or with experts under our executor */
 
 struct tally {
     int plans, close, outside;
@@ -155,6 +155,7 @@ static void test_mixed_plans(void **state)
             check_job(&job, &tally);
     }
     check_tally("mixed", &tally);
+    assert_shares(&tally, CLOSE_PERCENT - 3, 2); /* models are small: what a bucket meets weighs */
 }
 
 /* Plans of each runtime but PyTorch's, which chance draws seldom. */
@@ -178,7 +179,7 @@ static void test_other_runtimes(void **state)
     }
 }
 
-/* Of adapters: of 3,000 plans -9 to +20 %, 0.7 % outside. */
+/* Of 4,500 plans of ten seeds -9 to +44 %, 0.3 % outside: replays under ZeRO-3, reentrant ones under FSDP1. */
 static void test_adapters(void **state)
 {
     (void)state;
@@ -251,7 +252,7 @@ static void test_executor_experts(void **state)
             assert_true(check_job(&job, &tally));
         }
         check_tally(latent ? "latents of dtplan" : "experts of dtplan", &tally);
-        assert_shares(&tally, CLOSE_PERCENT, 4); /* with a stream of weight gradients some are 1 to 4 % below */
+        assert_shares(&tally, CLOSE_PERCENT, MOST_OUTSIDE_OF_ADAPTERS); /* with a stream of weight gradients */
     }
 }
 
@@ -367,6 +368,31 @@ static void check_within(struct dtp_transformer t, const struct dtp_cluster *clu
     assert_int_equal(tally.outside, 0);
 }
 
+/* FSDP2 of few tokens: weights gathered in fp8, which eager kernels cast in fp32; a head that is a unit of its own,
+ * whose gradient stands beside the input of its reduction; layers with experts that ranks divide, beside dense ones
+ * whose rows are fewer than the ranks. */
+static void test_seldom_units(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = dtp_transformer_default();
+    struct dtp_cluster many = test_cluster(test_h200(), 512, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    plan.strategy = DTP_FULL_SHARD, plan.compile = false, plan.micro_batch = 1, plan.sequence = 128;
+    t.layers = 4, t.hidden = 6144, t.ffn = 31744, t.vocab = 51000, t.heads = t.kv_heads = 48, t.head_dim = 128;
+    assert_true(dtp_precision_recipe("fp8-tensorwise", &plan.precision));
+    plan.precision.fp8_all_gather = true;
+    check_within(t, &many, plan);
+    plan = dtp_plan_default();
+    plan.strategy = DTP_FULL_SHARD, plan.wrap_ends = true, plan.micro_batch = 1, plan.sequence = 512;
+    t.layers = 12, t.hidden = 640, t.ffn = 1536, t.vocab = 155081, t.heads = t.kv_heads = 10, t.head_dim = 64;
+    assert_true(dtp_precision_recipe("bf16-mixed", &plan.precision));
+    check_within(t, &many, plan);
+    t.layers = 10, t.hidden = 256, t.ffn = 1024, t.vocab = 1000, t.heads = t.kv_heads = 4, t.head_dim = 64;
+    t.experts = 8, t.expert_ffn = 192, t.experts_per_token = 2, t.dense_layers = 6;
+    plan.wrap_ends = false, plan.ep = 4, plan.micro_batch = 2, plan.sequence = 128;
+    check_within(t, &many, plan);
+}
+
 /* What chance draws seldom: Megatron's one block, whose activation's result is not kept while the gradient of gate and
  * up is put together; ZeRO-3 whose buckets hold several of the small matrices, so that what is fetched ahead grows to
  * the limit; and that replays every other block; of our executor two ranks that divide experts, with room for half as
@@ -405,11 +431,16 @@ static void test_seldom(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_seldom),           cmocka_unit_test(test_adapters),
-        cmocka_unit_test(test_called_adapters),  cmocka_unit_test(test_executor_adapters),
-        cmocka_unit_test(test_executor_experts), cmocka_unit_test(test_random_plans),
-        cmocka_unit_test(test_mixed_plans),      cmocka_unit_test(test_other_runtimes),
-        cmocka_unit_test(test_slices),           cmocka_unit_test(test_states_by_hand)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_seldom),
+                                       cmocka_unit_test(test_seldom_units),
+                                       cmocka_unit_test(test_adapters),
+                                       cmocka_unit_test(test_called_adapters),
+                                       cmocka_unit_test(test_executor_adapters),
+                                       cmocka_unit_test(test_executor_experts),
+                                       cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_mixed_plans),
+                                       cmocka_unit_test(test_other_runtimes),
+                                       cmocka_unit_test(test_slices),
+                                       cmocka_unit_test(test_states_by_hand)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -114,6 +114,11 @@ static void offload_state(const struct dtp_transformer *transformer, const struc
     (void)units, (void)shard;
     struct dtp_executor_rules rules;
     uint64_t gradient_bytes;
+    out->optimizer_elements = 0;
+    if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
+        out->params_elements = 0;
+    if (out->gpu_alone)
+        return;
     dtp_executor_rules(transformer, out->cluster, plan, &rules);
     uint64_t own = own_elements(transformer, &rules, &gradient_bytes);
     dtp_state_add_host(out, DTP_TERM_HOST_MASTER, 1, own, bytes->master);
@@ -123,9 +128,6 @@ static void offload_state(const struct dtp_transformer *transformer, const struc
     dtp_state_add_host(out, DTP_TERM_OUR_HOST_BATCHES, plan->accumulate, 1,
                        aligned(dtp_batch_layout_of(rules.tokens).bytes));
     dtp_state_add_host(out, DTP_TERM_OUR_HOST_SCALARS, 2, 1, aligned(DTP_EXECUTOR_SCALARS_BYTES));
-    out->optimizer_elements = 0;
-    if (plan->offload != DTP_OFFLOAD_OPTIMIZER)
-        out->params_elements = 0;
 }
 
 /* ---- what they are ----------------------------------------------------------------------------------------------- */

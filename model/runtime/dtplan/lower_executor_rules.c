@@ -12,12 +12,9 @@
 
 /* ---- rules ------------------------------------------------------------------------------------------------------- */
 
-/* The largest power of two that fits, so that the usual batches divide. */
 static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint64_t row_bytes)
 {
-    uint64_t most = plan->executor.loss_chunk ? plan->executor.loss_chunk : DTP_EXECUTOR_LOSS_CHUNK_LEAST;
-    while (!plan->executor.loss_chunk && dtp_bytes_product(2 * most, row_bytes) <= DTP_EXECUTOR_LOSS_CHUNK_BYTES)
-        most *= 2;
+    uint64_t most = dtp_executor_loss_chunk_rows(plan->executor.loss_chunk, row_bytes);
     return tokens < most ? tokens : most;
 }
 

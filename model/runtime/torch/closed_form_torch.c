@@ -57,11 +57,13 @@ static void offload_state(const struct dtp_transformer *transformer, const struc
 {
     uint64_t layer, root;
     (void)shard;
+    out->params_elements = out->grads_elements = out->optimizer_elements = 0;
+    if (out->gpu_alone)
+        return;
     dtp_state_pinned_tensors(transformer, units, plan, bytes->params, &layer, &root);
     dtp_state_add_host(out, DTP_TERM_HOST_LAYERS, 2 * transformer->layers, 1, layer);
     dtp_state_add_host(out, DTP_TERM_HOST_ROOT, 2, 1, root);
     dtp_state_add_host(out, DTP_TERM_HOST_MOMENTS, 1, units->total_shard, bytes->moments);
-    out->params_elements = out->grads_elements = out->optimizer_elements = 0;
 }
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
