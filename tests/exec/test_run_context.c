@@ -90,6 +90,25 @@ static void test_blocks_of_every_order(void **state)
     remove_all(folder("run"));
 }
 
+/* Two chunks of a rank's heads, and sequences beside each other in a micro-batch. */
+static void test_chunks_of_heads(void **state)
+{
+    static const char model[] =
+        "layers=2 hidden=16 heads=16 kv_heads=8 head_dim=8 ffn=32 vocab=41 seq=16 clip_norm=0.5 ";
+    static const char *const plans[] = {
+        "gpus=4 cp=4 cp_comm=a2a cp_chunks=2 micro_batch=2 accumulate=2 strategy=full_shard",
+        "gpus=8 cp=4 cp_comm=a2a micro_batch=1 accumulate=2 strategy=hybrid_shard shard_group=4 reduce_engine=copy",
+        "gpus=8 cp=8 cp_comm=a2a micro_batch=4 accumulate=1 strategy=zero1 checkpointing=selective"};
+    struct run_result one;
+    char words[300];
+    (void)state;
+    snprintf(words, sizeof words, "%smicro_batch=2 accumulate=2 gpus=1", model);
+    train(words, "one", &one);
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+        learns_as_one(model, plans[i], &one, "one", false);
+    remove_all(folder("one"));
+}
+
 /* Nothing is clipped, so blocks step as soon as they are reduced. */
 static void test_updates_in_backward(void **state)
 {
@@ -173,6 +192,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_learns_as_one_rank),
                                        cmocka_unit_test(test_with_all_other_ranks),
                                        cmocka_unit_test(test_blocks_of_every_order),
+                                       cmocka_unit_test(test_chunks_of_heads),
                                        cmocka_unit_test(test_updates_in_backward),
                                        cmocka_unit_test(test_bf16),
                                        cmocka_unit_test(test_checkpoints_of_any_layout),
