@@ -315,12 +315,11 @@ double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_c
     return places * (1 - pow(1 - 1 / places, k)) / k;
 }
 
-/* Transformer Engine (pytorch/cpp_extensions/gemm.py, get_cublas_workspace): one for linears, four for the streams of
- * grouped matmuls, of 32 MiB from Hopper on, else 4. */
 uint64_t dtp_plan_expert_workspaces(const struct dtp_plan *plan, const struct dtp_gpu *gpu)
 {
     bool large = gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
-    return plan->runtime->engine_experts ? 5 * (UINT64_C(1) << 20) * (large ? 32 : 4) : 0;
+    uint64_t one = large ? DTP_ENGINE_WORKSPACE_BYTES : DTP_ENGINE_WORKSPACE_BYTES / 8;
+    return plan->runtime->engine_experts ? DTP_ENGINE_WORKSPACES * one : 0;
 }
 
 uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)

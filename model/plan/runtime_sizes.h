@@ -23,6 +23,10 @@ static inline uint64_t dtp_executor_loss_chunk_rows(uint64_t asked, uint64_t row
         rows *= 2;
     return rows;
 }
+/* Transformer Engine's (pytorch/cpp_extensions/gemm.py, get_cublas_workspace): one for linears, four for the streams of
+ * grouped matmuls, as large from Hopper on, before that an eighth. */
+#define DTP_ENGINE_WORKSPACE_BYTES DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES
+#define DTP_ENGINE_WORKSPACES 5
 
 /* Megatron pads a vocabulary to a multiple of it (--make-vocab-size-divisible-by), each tensor parallel rank's part. */
 #define DTP_MEGATRON_VOCAB_MULTIPLE 128u
