@@ -52,13 +52,11 @@ static uint64_t workspaces(const struct dtp_bound *b)
     enum dtp_gpu_architecture architecture = b->cluster->gpu.architecture;
     bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
     uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
-    uint64_t positions = b->plan->sequence / b->plan->cp;
-    uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * positions : 0;
-    uint64_t casts = 0;
+    uint64_t casts = 0, angles = b->transformer->head_dim * (b->plan->sequence / b->plan->cp);
+    uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * angles : 0;
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
-        uint64_t two = 2 * b->units.layers_per_unit;
-        bool units = dtp_plan_shards_params(b->plan) && b->units.count && two < b->layers;
-        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, (units ? two : b->layers) * b->units.layer_narrow);
+        uint64_t units = dtp_plan_shards_params(b->plan) && b->units.count ? 2 * b->units.layers_per_unit : b->layers;
+        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, smaller(units, b->layers) * b->units.layer_narrow);
     }
     uint64_t logits = b->plan->hold_logits ? 4 * b->transformer->vocab * b->tokens : 0; /* of the step before */
     uint64_t experts = b->transformer->experts ? dtp_plan_expert_workspaces(b->plan, &b->cluster->gpu) : 0;
