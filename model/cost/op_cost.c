@@ -117,11 +117,9 @@ struct format {
     double rate, element_bytes;
 };
 
-#define NARROW_SIDE 16
-
 bool dtp_matmul_is_narrow(enum dtp_dtype dtype, double m, double n, double k)
 {
-    return dtype == DTP_FP32 && least(m, least(n, k)) <= NARROW_SIDE;
+    return dtype == DTP_FP32 && least(m, least(n, k)) <= dtp_calibration.narrow_matmul_side;
 }
 
 static double narrow_matmul_s(const struct dtp_gpu *gpu, double m, double n, double k)

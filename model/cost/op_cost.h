@@ -8,8 +8,8 @@
 /* Sustained matmul rate of large shapes in a format, FLOP/s: peak * the GPU's matmul_fraction. */
 double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
 
-/* Products with a few vectors (PowerSGD's) in fp32, which tensor cores do not take: libraries have kernels for them that
- * fill no tile but pass over the matrix. */
+/* Products with a few vectors (PowerSGD's) in fp32, which tensor cores do not take: libraries have kernels for them
+ * that fill no tile but pass over the matrix. */
 bool dtp_matmul_is_narrow(enum dtp_dtype dtype, double m, double n, double k);
 
 /* Seconds of [m,k] x [k,n] at the sustained rate: FLOPs / rate, at least a wave of tiles, plus the part of operand

@@ -251,10 +251,11 @@ says '7 of 7 within all bounds' out
 expect 1 "$reports/validate_two.scenarios" "${measured[@]}" --tolerance 8% -o validate_two.csv
 says '10 of 12 within all bounds' out
 
-# Of PyTorch's own runs two had a dropped head's segment, 2.1 % (reports/h200/README.md).
+# Of PyTorch's own runs two had a dropped head's segment, 2.1 %; GPT-2's steps are -5.7 % by rows of a probe that took its
+# odd head's kernels to draw full power (reports/h200/README.md).
 expect 1 "$reports/torch.scenarios" --runtime torch --gpus 1 --strategy ddp --steps 7 --resume \
     --machine "$reports/machine_torch_sustained.csv" --tolerance 5% -o torch_sustained.csv
-says '11 of 13 within all bounds' out
+says '10 of 13 within all bounds' out
 says 'at most tensors 0.03 %' out
 
 # Every job of the shipped lists is one that runs and fits.
