@@ -24,6 +24,7 @@ header=$tree/include/dtplan.h
 export PKG_CONFIG_PATH=$folder/pkgconfig LD_LIBRARY_PATH=$folder
 
 [[ $(pkg-config --modversion dtplan) == "$("$tree/bin/dtplan" --version | cut -d ' ' -f 2)" ]] || failed "another version"
+words=()
 eval "words=($(pkg-config --cflags --libs dtplan))" # whose spaces within paths are escaped as for a shell
 cc -std=c11 -Wall -Wextra -Werror "$source/cli/library/examples/plan.c" "${words[@]}" -o plan || failed "the example does not compile"
 ./plan llama-2-7b 8 >out || failed "the example ends with $?"
