@@ -263,7 +263,7 @@ static double wait_for_room_s(const struct engine *e, uint32_t op)
 {
     const struct dtp_op_rates *rates = e->job->rates;
     double wait_s = 0;
-    if (!rates->execution->own_kernels || !dtp_op_takes_sms(rates, op_of(e, op)))
+    if (!dtp_op_is_beside(rates, op_of(e, op)))
         return 0;
     for (uint32_t i = 0; i < e->running_count; i++) {
         const struct running *r = &e->running[i];

@@ -423,13 +423,9 @@ static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const str
     return usage;
 }
 
-bool dtp_op_takes_sms(const struct dtp_op_rates *rates, const struct dtp_op *op)
+bool dtp_op_is_beside(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
-    if (op->stream == DTP_STREAM_COMPUTE)
-        return false;
-    if (dtp_op_kind_class(op->kind) != DTP_CLASS_COLLECTIVE)
-        return dtp_op_is_kernel(op);
-    return !dtp_execution_copies(rates->execution, dtp_op_kind_collective(op->kind));
+    return op->stream != DTP_STREAM_COMPUTE && rates->execution->own_kernels && dtp_op_is_kernel(op);
 }
 
 /* All SMs together make m n elements of a result, or attend with so many queries' heads, in `seconds`. */

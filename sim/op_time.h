@@ -52,8 +52,8 @@ void dtp_op_rates_release(struct dtp_op_rates *rates);
 
 /* Seconds alone on its stream, gaps between its kernels included; 0 for events. */
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op);
-/* Whether it has thread blocks on a stream beside the one that computes: a kernel, or what no copy engine carries. */
-bool dtp_op_takes_sms(const struct dtp_op_rates *rates, const struct dtp_op *op);
+/* Whether it is a kernel of this project on a stream beside the one that computes; collectives are not. */
+bool dtp_op_is_beside(const struct dtp_op_rates *rates, const struct dtp_op *op);
 /* Of a matmul, or attention, that takes `seconds`: what a thread block needs for its tile, of 128 x 256 elements or 128
  * queries of a head, as libraries' kernels for Hopper have them; 0 of others. */
 double dtp_op_tile_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds);
