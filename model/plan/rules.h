@@ -77,8 +77,8 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
  * residual stream is then fp32 and a cast copy of each weight lives from its forward to its backward. */
 static inline bool dtp_plan_autocast(const struct dtp_plan *plan)
 {
-    return plan->runtime->ddp & dtp_plan_strategy_in(plan, 1u << DTP_DDP | 1u << DTP_ZERO1) &
-           (dtp_dtype_bytes(plan->precision.params) == 4) & (dtp_plan_compute_bytes(plan) < 4);
+    return plan->runtime->ddp && dtp_plan_strategy_in(plan, 1u << DTP_DDP | 1u << DTP_ZERO1) &&
+           dtp_dtype_bytes(plan->precision.params) == 4 && dtp_plan_compute_bytes(plan) < 4;
 }
 
 /* Between stages a tensor parallel rank sends its part of what all of them have whole, and gathers the rest. */
