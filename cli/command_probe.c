@@ -5,10 +5,12 @@
 #include "base/number.h"
 #include "page/output_file.h"
 #include "cli/probe_events.h"
+#include "lower/lower.h"
 #include "record/measured_report.h"
 #include "cli/run_process.h"
 #include "runtime/runtimes.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -74,6 +76,83 @@ static enum dtp_status check_framework(const struct dtp_context *context, const 
                       "with dtplan probe --machine %s",
                       context->arguments->output);
     return worst;
+}
+
+/* Nets so narrow that a GPU waits for its host, of the two kinds of layers that are launched most: what a step of
+ * theirs takes over the kernels that its program counts is what the host needs for each. */
+struct host_net {
+    const char *model, *ffn; /* whose layers */
+};
+static const struct host_net host_nets[] = {{"llama-7b", "704"}, {"gpt-2-xl", "1024"}};
+static const char *const host_net_keys[][2] = {
+    {"strategy", "ddp"}, {"gpus", "1"},     {"precision", "bf16-mixed"}, {"layers", "24"}, {"hidden", "256"},
+    {"heads", "4"},      {"kv_heads", "4"}, {"vocab", "1024"},           {"seq", "64"},    {"micro_batch", "1"}};
+
+static uint64_t kernels_of(const struct dtp_program *program)
+{
+    uint64_t kernels = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        kernels += dtp_program_ops(program)[i].demand->kernels;
+    return kernels;
+}
+
+/* The net in the words of the program that trains it, as probe_torch.py's --host-net takes them. */
+static enum dtp_status say_host_net(const struct dtp_catalog *catalog, const struct dtp_runtime *framework,
+                                    const struct host_net *net, char *out, size_t bytes, struct dtp_faults *faults)
+{
+    struct dtp_scenario *scenario;
+    struct dtp_program *program = NULL;
+    struct dtp_job job;
+    enum dtp_status status = dtp_scenario_create(&scenario, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_set(scenario, "runtime", framework->name, NULL, 0, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_set(scenario, "model", net->model, NULL, 0, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_set(scenario, "ffn", net->ffn, NULL, 0, faults);
+    for (size_t i = 0; i < sizeof host_net_keys / sizeof *host_net_keys && status == DTP_OK; i++)
+        status = dtp_scenario_set(scenario, host_net_keys[i][0], host_net_keys[i][1], NULL, 0, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, catalog, &job, faults);
+    if (status == DTP_OK)
+        status = dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, faults);
+    if (status == DTP_OK) {
+        const struct dtp_transformer *t = &job.transformer;
+        snprintf(out, bytes,
+                 "gated=%d,layers=%" PRIu64 ",hidden=%" PRIu64 ",heads=%" PRIu64 ",kv_heads=%" PRIu64 ",ffn=%" PRIu64
+                 ",vocab=%" PRIu64 ",sequence=%" PRIu64 ",micro_batch=%" PRIu32 ",kernels=%" PRIu64,
+                 dtp_activation_is_gated(t->activation), t->layers, t->hidden, t->heads, t->kv_heads, t->ffn, t->vocab,
+                 job.plan.sequence, job.plan.micro_batch, kernels_of(program));
+    }
+    dtp_program_destroy(program);
+    dtp_scenario_destroy(scenario);
+    return status;
+}
+
+/* What its program cannot know: two rates of the catalogue's and nets to time the host by. */
+struct framework_words {
+    char headroom[32], power[32], net[sizeof host_nets / sizeof *host_nets][256];
+    const char *word[5 + 2 * sizeof host_nets / sizeof *host_nets];
+};
+
+static enum dtp_status say_framework_words(const struct dtp_context *context, const struct dtp_catalog *catalog,
+                                           const struct dtp_runtime *framework, struct framework_words *out)
+{
+    size_t count = 0;
+    enum dtp_status status = DTP_OK;
+    snprintf(out->headroom, sizeof out->headroom, "%g", dtp_calibration.matmul_power_headroom);
+    snprintf(out->power, sizeof out->power, "%g", dtp_calibration.attention_power);
+    out->word[count++] = "--power-headroom";
+    out->word[count++] = out->headroom;
+    out->word[count++] = "--attention-power";
+    out->word[count++] = out->power;
+    for (size_t i = 0; i < sizeof host_nets / sizeof *host_nets && status == DTP_OK; i++) {
+        status = say_host_net(catalog, framework, &host_nets[i], out->net[i], sizeof out->net[i], context->faults);
+        out->word[count++] = "--host-net";
+        out->word[count++] = out->net[i];
+    }
+    out->word[count] = NULL;
+    return status;
 }
 
 /* The catalogue's rows that the file refines, which dtplan-exec finds by itself. */
@@ -246,7 +325,12 @@ static enum dtp_status probe(const struct dtp_context *context, const struct dtp
     enum dtp_status status = find_framework(context, scenario, &framework);
     if (status == DTP_OK && framework)
         status = check_framework(context, scenario);
-    process.reference = framework ? framework->prober : NULL;
+    struct framework_words words;
+    if (status == DTP_OK && framework) {
+        status = say_framework_words(context, catalog, framework, &words);
+        process.reference = framework->prober;
+        process.reference_words = words.word;
+    }
     if (status == DTP_OK)
         status = dtp_run_process(&process);
     dtp_progress_end(&heard.progress);

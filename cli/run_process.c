@@ -156,7 +156,7 @@ static enum dtp_status add_reference_flags(const struct dtp_run_process *p, stru
 static enum dtp_status write_reference_line(const struct dtp_run_process *p, struct line *line)
 {
     const char *given = getenv("DTPLAN_PYTHON");
-    char directory[4096], script[4200], ranks[16], headroom[32], power[32];
+    char directory[4096], script[4200], ranks[16];
     enum dtp_status status = dtp_data_directory(directory, sizeof directory, p->context->faults);
     if (status != DTP_OK)
         return status;
@@ -174,12 +174,8 @@ static enum dtp_status write_reference_line(const struct dtp_run_process *p, str
     add(line, script);
     if (p->plan)
         add_two(line, "--plan", p->plan);
-    if (p->probe) {
-        snprintf(headroom, sizeof headroom, "%g", dtp_calibration.matmul_power_headroom);
-        snprintf(power, sizeof power, "%g", dtp_calibration.attention_power);
-        add_two(line, "--power-headroom", headroom);
-        add_two(line, "--attention-power", power);
-    }
+    for (size_t i = 0; p->reference_words && p->reference_words[i]; i++)
+        add(line, p->reference_words[i]);
     status = add_reference_flags(p, line);
     return line->failed ? dtp_fault(p->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory") : status;
 }

@@ -9,7 +9,9 @@ layers and large ends is 10 to 20 % slower than over a whole model), and are lef
 python3 probe_torch.py [--device cuda|host] [--seconds-each S]: on the cores of a host the mechanics run, over two tiny models.
 """
 import argparse
+import itertools
 import json
+import math
 import os
 import signal
 import sys
@@ -47,14 +49,15 @@ TINY = (((64, 4, 2, 160, 96, True), 32, (2,), "bf16-mixed"), ((64, 4, 4, 192, 96
 PACKED = (False, True)  # q, k, v and gate, up as matmuls of their own and as one
 LAYERS = 2
 PERIOD_S = 1.0  # of a GPU's power at its limit, as steps show it
-BESIDE = 3  # steps before the profiled ones that have their clock
-MOSTLY_BUSY = 0.9  # of a step in kernels: it is the device that takes the time
+WARM_UP = 3  # steps of a profiler, and of what is timed without one
+STEPS = 2  # profiled
+HOST_MOMENTS = 4  # spread over the probe, at which launches are timed
 
 
-def shape_of(widths):
+def shape_of(widths, layers=LAYERS):
     hidden, heads, kv_heads, ffn, vocab, gated = widths
     return types.SimpleNamespace(
-        layers=LAYERS, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=hidden // heads, ffn=ffn, vocab=vocab,
+        layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=hidden // heads, ffn=ffn, vocab=vocab,
         positions=0 if gated else 1024, norm_bias=not gated, qkv_bias=not gated, attention_output_bias=not gated,
         mlp_bias=not gated, head_bias=False, tied_head=not gated, norm_eps=1e-5, norm="rms_norm" if gated else "layer_norm",
         activation="swiglu" if gated else "gelu", position="rope" if gated else "learned", gated=gated, params=None)
@@ -88,7 +91,7 @@ class Rows:
             samples.sort()
             count = len(samples)
             events.say("row", measurement=measurement, what=what, dtype=dtype, text="", **dict(shape),
-                       seconds=samples[count // 2], low_s=samples[count // 4], high_s=samples[(3 * count) // 4],
+                       seconds=samples[count // 4 if what == "launch_pytorch" else count // 2], low_s=samples[count // 4], high_s=samples[(3 * count) // 4],
                        samples=count)
 
 
@@ -138,9 +141,9 @@ class Harvest:
         return n % 2 == 1 or (m if what == "weight_gradient" else k) % 2 == 1
 
     def take(self, events, step_s, settled):
-        """step_s: of the profiled steps together; settled: the mean step of a period of the GPU's power / theirs. What tensor
-        cores do is 1 + headroom * (1 - their share) times as fast as beside nothing but matmuls, attention and products of
-        odd rows counted by the power they draw of a matmul's (dtp_matmul_speedup)."""
+        """step_s: of one; settled: how much longer its kernels take on average than the profiled ones. What tensor cores do
+        is 1 + headroom * (1 - their share) times as fast as beside nothing but matmuls, attention and products of odd rows
+        counted by the power they draw of a matmul's (dtp_matmul_speedup)."""
         products, tensor_s, lighter_s, busy_s, whole = [], 0, 0, 0, {}  # of each attention its kernels, whoever starts them
         for event in events:
             seconds, outer = self.took(event) / 1e6, self.attention_above(event)
@@ -154,8 +157,9 @@ class Harvest:
                     products.append((product, seconds))
                 tensor_s += seconds
                 lighter_s += seconds if product and self.has_odd_rows(*product) else 0
-        share = min(1, (tensor_s - (1 - self.lighter_power) * lighter_s) / step_s)
-        slower = (1 + self.headroom * (1 - share)) * self.slowed(tensor_s, busy_s, step_s, settled)
+        longer = self.longer(tensor_s, busy_s, settled)
+        share = min(1, longer * (tensor_s - (1 - self.lighter_power) * lighter_s) / (STEPS * step_s))
+        slower = (1 + self.headroom * (1 - share)) * longer
         for (what, m, n, k), seconds in products:
             self.rows.add("matmul", what, slower * seconds, "bf16", m=m, n=n, k=k)
         for outer, seconds in whole.values():
@@ -164,12 +168,9 @@ class Harvest:
                           kv_heads=self.shape.kv_heads, head_dim=self.shape.head_dim)
 
     @staticmethod
-    def slowed(tensor_s, busy_s, step_s, settled):
-        """How much slower than in the profiled steps tensor cores are on average: kernels that pass over memory keep their
-        times. Where the host is what a step waits for, power is not what changes it."""
-        if busy_s < MOSTLY_BUSY * step_s or tensor_s <= 0:
-            return 1
-        return 1 + (settled - 1) * step_s / tensor_s
+    def longer(tensor_s, busy_s, settled):
+        """The same of what tensor cores do alone: kernels that pass over memory keep their times."""
+        return 1 + (settled - 1) * busy_s / tensor_s if tensor_s > 0 else 1
 
     @staticmethod
     def attention_above(event):
@@ -184,27 +185,43 @@ class Harvest:
 
 # ---- steps -------------------------------------------------------------------------------------------------------------
 
-def profiled(run, load_s, steps):
-    """The operators of `steps` steps that follow `load_s` seconds of others without a pause, in which clocks and power
-    settle; what these steps took together; and what a step takes on average / one beside these: a GPU at its power limit
-    slows down once a second or so for a fifth of it (reports/h200/single_gpu_steps.csv), which two steps see or not."""
-    from torch.profiler import ProfilerActivity, profile, schedule
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if run.cuda else [])
-    step_s = min(run.step(False)[0] for _ in range(3))
-    before, found, seconds = max(BESIDE, int(load_s / step_s)), [], []
-    with profile(activities=activities, record_shapes=True, on_trace_ready=lambda p: found.extend(p.events()),
-                 schedule=schedule(wait=0, warmup=before, active=steps, repeat=1)) as profiler:
-        for i in range(before + steps):
-            began = time.perf_counter()
+def kernels_us(events):
+    """On the device's lanes lie spans of steps and of the optimizer too."""
+    return sum(event.time_range.elapsed_us() for event in events
+               if event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith(("ProfilerStep", "Optimizer.")))
+
+
+def beneath(run, least_s):
+    """Steps for `least_s` seconds, whose kernels alone are written down, which leaves the host as it is: seconds of one, and
+    of its kernels."""
+    from torch.profiler import ProfilerActivity, profile
+    count, began = 0, time.perf_counter()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        while count == 0 or time.perf_counter() - began < least_s:
             run.step(False)
-            seconds.append(time.perf_counter() - began)
+            count += 1
+        took_s = time.perf_counter() - began
+    return took_s / count, kernels_us(profiler.events()) / 1e6 / count
+
+
+def profiled(run, load_s, steps):
+    """The operators of `steps` steps; seconds of one, undisturbed; and how much longer its kernels take on average than in
+    these. A GPU at its power limit slows down in the first second and then once a second or so for a fifth of it
+    (reports/h200/single_gpu_steps.csv), which two steps see or not: so the mean is one of a whole period, behind load_s
+    seconds of load."""
+    from torch.profiler import ProfilerActivity, profile, schedule
+    step_s, busy_s, found = min(run.step(False)[0] for _ in range(3)), None, []
+    if run.cuda:
+        for _ in range(math.ceil(load_s / step_s)):
+            run.step(False)
+        step_s, busy_s = beneath(run, PERIOD_S)
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if run.cuda else [])
+    with profile(activities=activities, record_shapes=True, on_trace_ready=lambda p: found.extend(p.events()),
+                 schedule=schedule(wait=0, warmup=WARM_UP, active=steps, repeat=1)) as profiler:
+        for _ in range(WARM_UP + steps):
+            run.step(False)
             profiler.step()
-    last_s, in_period = 0, 0
-    while in_period < before and last_s < PERIOD_S:
-        in_period += 1
-        last_s += seconds[before - in_period]
-    beside_s = sum(seconds[before - BESIDE:before]) / BESIDE
-    return found, sum(seconds[before:]), last_s / in_period / beside_s
+    return found, step_s, busy_s * steps / (kernels_us(found) / 1e6) if run.cuda else 1
 
 
 def at_power_limit(device):
@@ -217,7 +234,7 @@ def measure_steps(arguments, rows, device, widths, line, packed):
     shape, choices = shape_of(widths), choices_of(sequence, micro_batch, precision, packed, arguments.attention)
     run = ProbeRun(types.SimpleNamespace(seed=1, lr=1e-4), shape, choices, 1, 0, device)
     headroom = arguments.power_headroom if at_power_limit(device) else 0
-    Harvest(rows, run, shape, headroom, arguments.attention_power).take(*profiled(run, arguments.seconds_each, 2))
+    Harvest(rows, run, shape, headroom, arguments.attention_power).take(*profiled(run, arguments.seconds_each, STEPS))
     del run
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -226,6 +243,25 @@ def measure_steps(arguments, rows, device, widths, line, packed):
 class ProbeRun(run_torch.Run):
     def count_is_right(self, count, shape):
         return True
+
+
+def measure_host(arguments, rows, device, net):
+    """What the host needs for each kernel that dtplan's program of a net counts: it is so narrow that nothing else sets
+    its step. Bound to a core, as run_torch.py's steps are. Hosts that are shared have slow seconds, twice as slow (a
+    virtual machine's, reports/h200/README.md): the row is the quartile of the fast ones, over several moments."""
+    of = {key: int(value) for key, value in (pair.split("=") for pair in net.split(","))}
+    widths = tuple(of[key] for key in ("hidden", "heads", "kv_heads", "ffn", "vocab")) + (of["gated"] == 1,)
+    choices = choices_of(of["sequence"], of["micro_batch"], "bf16-mixed", False, arguments.attention)
+    run = ProbeRun(types.SimpleNamespace(seed=1, lr=1e-4), shape_of(widths, of["layers"]), choices, 1, 0, device)
+    run.step(False)  # from which on autograd has a thread
+    run_torch.bind_host(run)
+    until = time.perf_counter() + (arguments.seconds_each / 2 if run.cuda else 0)
+    for number in itertools.count():
+        seconds = run.step(False)[0]
+        if number > WARM_UP:
+            rows.add("step", "launch_pytorch", seconds / of["kernels"])
+            if time.perf_counter() > until:
+                break
 
 
 # ---- all of it ----------------------------------------------------------------------------------------------------------
@@ -272,6 +308,10 @@ def probe(arguments, events, stopped):
     for done, (widths, line, packed) in enumerate(jobs):
         if stopped:
             break
+        if done % (count // HOST_MOMENTS + 1) == 0:
+            events.say("progress", done=done, count=count, words="what the host takes to launch")
+            for net in arguments.host_net:
+                measure_host(arguments, rows, device, net)
         events.say("progress", done=done, count=count, words=f"width {widths[0]}, {line[1]} x {line[0]} tokens")
         try:
             measure_steps(arguments, rows, device, widths, line, packed)
@@ -286,12 +326,14 @@ def probe(arguments, events, stopped):
 def main():
     parser = argparse.ArgumentParser(prog="probe_torch.py", description=__doc__.split("\n", 1)[0], allow_abbrev=False)
     parser.add_argument("--device", choices=("cuda", "host"), default="cuda")
-    parser.add_argument("--seconds-each", type=float, default=1.6, help="of load before steps are measured")
+    parser.add_argument("--seconds-each", type=float, default=0.8, help="of load before a second is measured")
     parser.add_argument("--power-headroom", type=float, required=True,
                         help="how much faster matmuls run where they are none of a step: dtplan's matmul_power_headroom")
     parser.add_argument("--attention-power", type=float, required=True,
                         help="what attention and products of odd rows draw of a matmul's power: dtplan's attention_power")
     parser.add_argument("--attention", choices=("flash", "flash2"), default="flash")
+    parser.add_argument("--host-net", action="append", default=[],
+                        help="a net whose steps wait for the host, in key=N,...: widths, layers and the kernels dtplan counts")
     arguments = parser.parse_args()
     events, stopped = run_torch.Events(0), []
     for number in (signal.SIGINT, signal.SIGTERM):

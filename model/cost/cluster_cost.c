@@ -210,8 +210,11 @@ double dtp_cluster_kernel_launch_s(const struct dtp_cluster *cluster, const stru
 {
     if (dtp_cluster_is_host(cluster)) /* who launches a kernel is who runs it */
         return 0;
-    double measured =
-        measured_kernels(cluster, execution) ? dtp_measured_step_s(cluster->measured, "launch") : (double)NAN;
+    double measured = (double)NAN;
+    if (measured_kernels(cluster, execution))
+        measured = dtp_measured_step_s(cluster->measured, "launch");
+    else if (cluster->measured && execution->issuer == DTP_ISSUER_PYTORCH)
+        measured = dtp_measured_step_s(cluster->measured, "launch_pytorch");
     return isfinite(measured) ? measured : dtp_kernel_launch_s(execution);
 }
 

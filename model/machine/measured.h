@@ -66,7 +66,7 @@ double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measu
 double dtp_measured_kernels_bytes_per_s(const struct dtp_measured *measured, bool (*is_one)(enum dtp_op_kind kind));
 /* Bytes/s of all rows of a framework's kernels with that word; NAN: none. */
 double dtp_measured_pass_bytes_per_s(const struct dtp_measured *measured, enum dtp_measured_pass pass);
-/* Of a row of step: "gap_live", "gap_graph", "launch", DTP_MEASURED_PACE; NAN: not measured. */
+/* Of a row of step: "gap_live", "gap_graph", "launch", "launch_pytorch", DTP_MEASURED_PACE; NAN: not measured. */
 double dtp_measured_step_s(const struct dtp_measured *measured, const char *what);
 
 /* The curve of a collective whose group is most like the one asked for: the same kind, then carried otherwise

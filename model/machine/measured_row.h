@@ -57,7 +57,7 @@ enum dtp_measured_column {
  *   attention, kernel  the same; what of a kernel: dtp_op_kind_text, or of a framework's a word of
  *                DTP_MEASURED_PASS_TABLE
  *   step         seconds a kernel of a step adds: gap_live and gap_graph between two on the device, launch on the host
- *                thread
+ *                thread, launch_pytorch there where PyTorch launches one after the other what programs count
  *   collective   alone, nothing else on the device; what: enum dtp_collective's words and those of DTP_CARRIED_TABLE
  *   copy         between pinned host memory and the device: upload, download, both at once (bytes each way)
  *   host_adam    AdamW on the cores of one rank

@@ -209,12 +209,13 @@ static void print_steps(const struct dtp_probe_report *r, const struct dtp_page 
 {
     static const char *const words[][2] = {{"gap_live", "between two kernels, live"},
                                            {"gap_graph", "between two kernels, in a CUDA graph"},
-                                           {"launch", "of the host to launch one"}};
+                                           {"launch", "of the host to launch one"},
+                                           {"launch_pytorch", "of the host where PyTorch launches"}};
     struct dtp_grid grid;
     size_t shown = 0;
     dtp_grid_create(&grid, "lr");
     for (size_t i = 0; i < r->count; i++)
-        for (int k = 0; k < 3; k++)
+        for (size_t k = 0; k < sizeof words / sizeof *words; k++)
             if (r->rows[i].measurement == DTP_MEASUREMENT_STEP && strcmp(r->rows[i].what, words[k][0]) == 0) {
                 dtp_grid_row(&grid, DTP_INK_PLAIN);
                 dtp_grid_cell(&grid, "%s", words[k][1]);
