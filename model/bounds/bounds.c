@@ -79,7 +79,8 @@ void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
 }
 
 /* What a hook makes of a bucket while it is reduced: int8 its bytes, all ranks' flat and apart, a rank's as numbers;
- * PowerSGD a copy and what it loses. Of the first behind the head, any beside any block, the last behind the table. */
+ * PowerSGD a copy and what it loses. The first is full behind the head, one of blocks beside any, with no more than a
+ * matrix above its size; that of learned positions behind all blocks, the last behind the table. */
 static void add_hooked_buckets(struct dtp_bound *b)
 {
     const bool factors = b->plan->comm_hook == DTP_COMM_HOOK_POWERSGD;
@@ -89,11 +90,16 @@ static void add_hooked_buckets(struct dtp_bound *b)
     const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
     const struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(&job, g);
     if (buckets.count > 1)
-        dtp_bound_keep(b, b->gradients_bytes + b->casts_bytes + dtp_bound_saved(b, b->layers) +
+        dtp_bound_keep(b, b->first_bytes + b->casts_bytes + dtp_bound_saved(b, b->layers) +
                               dtp_bound_tokens(b, b->activations.gradient) +
                               dtp_bytes_product(element, buckets.first_elements));
-    b->most_bytes = larger(b->most_bytes, b->block_bytes + dtp_bytes_product(element, buckets.largest_elements));
+    const uint64_t most = b->plan->ddp_bucket_bytes / g + b->trained->largest, largest = buckets.largest_elements;
+    b->most_bytes =
+        larger(b->most_bytes,
+               b->block_bytes + dtp_bytes_product(element, b->trained->position ? smaller(most, largest) : largest));
     dtp_bound_keep_late(b, b->gradients_bytes + dtp_bytes_product(element, buckets.last_elements));
+    if (b->trained->position)
+        dtp_bound_keep_late(b, b->positions_bytes + dtp_bytes_product(element, largest));
 }
 
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

@@ -24,6 +24,7 @@ struct dtp_bound {
     struct dtp_activations activations; /* layer figures: of the kind that saves more */
     /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS], layer_cast[DTP_LAYER_MLPS];
+    uint64_t layer_trained[DTP_LAYER_MLPS];
     uint64_t layer_padded; /* elements of a layer as shards hold them, of the kind that has more */
     struct dtp_units units, adapters;
     const struct dtp_units *trained; /* parameters that have gradients: all, or adapters alone */
@@ -44,13 +45,14 @@ struct dtp_bound {
     int matrices;
     uint64_t dummies; /* elements of each shape of these, which Transformer Engine hands autograd (get_dummy_wgrad) */
     /* Our executor's: beside what forward keeps; of the block above; a block before its first norm; made again. */
-    uint64_t passing, carried, opened, replayed;
-    uint64_t most_bytes;      /* of the instants so far */
-    uint64_t late_bytes;      /* of those at which a block is all that stands of activations */
-    uint64_t least_bytes;     /* of what surely stands at one of them */
-    uint64_t block_bytes;     /* of those at which a block's backward is at work */
-    uint64_t gradients_bytes; /* of DDP's, with its buckets, at the end of backward */
-    uint64_t casts_bytes;     /* of the layers' weights that autocast keeps from forward to backward */
+    uint64_t passing, carried, opened, replayed, returned;
+    uint64_t most_bytes;  /* of the instants so far */
+    uint64_t late_bytes;  /* of those at which a block is all that stands of activations */
+    uint64_t least_bytes; /* of what surely stands at one of them */
+    uint64_t block_bytes; /* of those at which a block's backward is at work */
+    /* Of DDP's gradients, with its buckets: behind the head | learned positions | at the end of backward. */
+    uint64_t first_bytes, positions_bytes, gradients_bytes;
+    uint64_t casts_bytes; /* of the layers' weights that autocast keeps from forward to backward */
 };
 
 static inline uint64_t smaller(uint64_t a, uint64_t b)

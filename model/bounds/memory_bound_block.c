@@ -1,6 +1,7 @@
 /* One block: what its layers keep for backward, and the stages of that (bounds.h). */
 #include "bounds/memory_bound.h"
 
+#include "plan/context.h"
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
@@ -30,7 +31,7 @@ static uint64_t scores(const struct dtp_bound *b)
 
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
 {
-    return dtp_bound_tokens(b, b->activations.layer_all) + b->unpacked +
+    return dtp_bound_tokens(b, b->activations.layer_all) + b->kept_weights +
            larger(dtp_bound_tokens(b, scores(b)), b->unpacking);
 }
 
@@ -42,7 +43,9 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
         most = larger(most, dtp_bound_tokens(b, s->token_bytes) + element_bytes * s->elements +
                                 current_bytes * s->current + s->bytes + b->unpacked_one);
     }
-    return most + dtp_bound_tokens(b, b->activations.gradient) + b->unpacked;
+    /* a reentrant replay's result stands until the block is through */
+    const bool result = b->activations.checkpoint_every && dtp_plan_layers(b->plan)->holds_replayed;
+    return most + dtp_bound_tokens(b, b->activations.gradient + (result ? b->activations.layer_input : 0)) + b->kept_weights;
 }
 
 /* The stage of a block's backward in which a matrix' gradient is made. */
@@ -129,6 +132,20 @@ static uint64_t inner_gradients(const struct dtp_bound *b, const struct dtp_laye
     return kind->gated ? 2 + halves + (kind->clamps ? 4 * eager : 0) : reread + eager;
 }
 
+/* Of a token, what attention's backward in steps has besides one core's: keys and values at hand, and on their way, and
+ * sums of gradients. PyTorch's are fp32: of what is summed, sent, received and put beside it. */
+static uint64_t in_steps(const struct dtp_bound *b, const struct dtp_layer_kind *kind)
+{
+    const struct dtp_context context = dtp_plan_context(b->plan, b->cluster);
+    const uint64_t c = b->bytes.compute, ring = context.ring, kv = 2 * c * kind->d_kv,
+                   hand = kv * (context.gathers ? ring : ring > 2 ? 3 : 1);
+    if (ring == 1)
+        return 0;
+    if (!b->plan->runtime->walks_gathered)
+        return c * kind->d_q + kv * (context.by_pieces ? 2 * ring : 4);
+    return 32 * kind->d_kv + (context.keeps ? 0 : hand);
+}
+
 /* The five stages of a block of such a kind, behind those found before. */
 static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tensors, const struct dtp_activations *a,
                        const struct dtp_units *u, const struct adapters *adapters)
@@ -142,7 +159,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     bool rotates = kind->rotary && !dtp_plan_fuses(plan), one_norm = kind->parallel == DTP_PARALLEL_ONE_NORM;
     uint64_t norm = a->layer_norms / 2, first = a->layer_input + norm;
     uint64_t middle = a->layer_all - first - norm - a->layer_attention - a->layer_mlp - b->low;
-    uint64_t core = plan->attention == DTP_ATTENTION_MATH ? 2 * scores(b) : 4 * q;
+    uint64_t core = plan->attention == DTP_ATTENTION_MATH ? 2 * scores(b) : 4 * q + in_steps(b, kind);
     uint64_t made = c * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
              chain = rotates ? (c == 4 ? 2 : 5) * c * q : 0;
     if (kind->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as projected */
@@ -163,8 +180,10 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
     stage[0] = (struct dtp_bound_stage){a->layer_all + inner, 0, matrix,
                                         larger(dtp_bound_tokens(b, scratch * f), cast * matrix)};
-    stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + c * gated * f, mlp - up, up,
-                                        larger(dtp_bound_tokens(b, cast * gated * f), cast * up)};
+    /* compiled casts of the gradient and of the weight stand together, as the input's gradient is made */
+    const uint64_t joined = plan->precision.compute == DTP_FP8 && !casts.kept && !scratch;
+    stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + c * gated * f + joined * (gated * f + c * h), mlp - up,
+                                        up, larger(dtp_bound_tokens(b, cast * gated * f), (cast + joined) * up)};
     stage[2] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp,
                                         u->output};
     stage[3] = (struct dtp_bound_stage){first + made + chain + waits + b->low, mlp, u->output};
@@ -209,6 +228,7 @@ static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, i
         list_matrices(b, &tensors.kind);
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
     b->layer_cast[index] = units->layer_cast;
+    b->layer_trained[index] = dtp_plan_adapts(b->plan) ? units->layer_trained : units->layer;
     b->layer_padded = larger(b->layer_padded, (units->layer_shard - units->expert_shard) * units->ranks +
                                                   units->expert_shard * units->expert_ranks);
     if (index == 0 || activations.layer_all > b->activations.layer_all)

@@ -151,7 +151,7 @@ void dtp_bound_replicated(struct dtp_bound *b)
         dtp_bound_keep(b, end + reduce * t->total);
     else if (!sums && plan->deepspeed.pipeline)
         dtp_bound_keep(b, end + reduce * (bucket + smaller(larger(bucket, r.largest), t->total)));
-    b->gradients_bytes = end;
+    b->first_bytes = gradients(b, &r, t->head), b->positions_bytes = end + r.waiting + stream, b->gradients_bytes = end;
     const uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(t->total, t->ranks) : t->total,
                    rest = r.beside ? r.beside
                           : summed ? begin
