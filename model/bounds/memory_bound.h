@@ -30,15 +30,16 @@ struct dtp_bound {
     const struct dtp_units *trained; /* parameters that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers;
-    bool uniform;          /* all layers are of one kind */
-    uint64_t kept_weights; /* bytes that stay beside a layer's activations: fp8 weights by columns, unpacked ones */
-    uint64_t unpacked;     /* of these the latter */
-    uint64_t cut;          /* of these what the first layer does not keep, whose input has no gradient */
-    uint64_t unpacking;    /* bytes while a block's largest packed matrix is unpacked */
-    uint64_t unpacked_one; /* of that, which its product reads and nothing keeps */
-    uint64_t low;          /* of a token: x A^T of all adapters of a layer, and what dropout made */
-    uint64_t head_input;   /* of a token: what a frozen head reads, which nothing keeps for it */
-    uint64_t rest_bytes;   /* parameters, optimizer, workspaces */
+    bool uniform;           /* all layers are of one kind */
+    uint64_t kept_weights;  /* bytes that stay beside a layer's activations: fp8 weights by columns, unpacked ones */
+    uint64_t unpacked;      /* of these the latter */
+    uint64_t cut;           /* of these what the first layer does not keep, whose input has no gradient */
+    uint64_t unpacking;     /* bytes while a block's largest packed matrix is unpacked */
+    uint64_t unpacked_one;  /* of that, which its product reads and nothing keeps */
+    uint64_t low;           /* of a token: x A^T of all adapters of a layer, and what dropout made */
+    uint64_t forward_bytes; /* beside what the last block saves in forward */
+    uint64_t head_input;    /* of a token: what a frozen head reads, which nothing keeps for it */
+    uint64_t rest_bytes;    /* parameters, optimizer, workspaces */
     struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
     int stages;                                         /* of the kinds that there are */
     struct dtp_bound_matrix matrix[DTP_LAYER_MATRICES]; /* in the order of forward; of two kinds, of dense layers */

@@ -32,7 +32,7 @@ static uint64_t scores(const struct dtp_bound *b)
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
 {
     return dtp_bound_tokens(b, b->activations.layer_all) + b->kept_weights +
-           larger(dtp_bound_tokens(b, scores(b)), b->unpacking);
+           larger(larger(dtp_bound_tokens(b, scores(b)), b->forward_bytes), b->unpacking);
 }
 
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
@@ -45,7 +45,8 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
     }
     /* a reentrant replay's result stands until the block is through */
     const bool result = b->activations.checkpoint_every && dtp_plan_layers(b->plan)->holds_replayed;
-    return most + dtp_bound_tokens(b, b->activations.gradient + (result ? b->activations.layer_input : 0)) + b->kept_weights;
+    return most + dtp_bound_tokens(b, b->activations.gradient + (result ? b->activations.layer_input : 0)) +
+           b->kept_weights;
 }
 
 /* The stage of a block's backward in which a matrix' gradient is made. */
@@ -138,12 +139,27 @@ static uint64_t in_steps(const struct dtp_bound *b, const struct dtp_layer_kind 
 {
     const struct dtp_context context = dtp_plan_context(b->plan, b->cluster);
     const uint64_t c = b->bytes.compute, ring = context.ring, kv = 2 * c * kind->d_kv,
-                   hand = kv * (context.gathers ? ring : ring > 2 ? 3 : 1);
+                   hand = kv * (context.gathers ? ring
+                                : ring > 2      ? 3
+                                                : 1);
     if (ring == 1)
         return 0;
     if (!b->plan->runtime->walks_gathered)
         return c * kind->d_q + kv * (context.by_pieces ? 2 * ring : 4);
     return 32 * kind->d_kv + (context.keeps ? 0 : hand);
+}
+
+/* In forward beside all that a block saves: an operand in fp32 and its cast, of the last product; both branches'
+ * results with their sum and the block's; or instead of the MLP's tensors, of steps of shared attention in fp32 two
+ * results and twice that to merge them. */
+static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_kind *kind,
+                              const struct dtp_activations *a, uint64_t up, uint64_t cast)
+{
+    const bool steps = b->plan->runtime->walks_gathered && dtp_plan_context(b->plan, b->cluster).ring > 1;
+    const uint64_t c = b->bytes.compute, kv = 6 * c * kind->d_kv, walked = steps ? (16 + c) * kind->d_q + kv : 0,
+                   results = kind->parallel && !dtp_plan_fuses(b->plan) && !b->plan->compile ? 4 * c * kind->hidden : 0;
+    return larger(dtp_bound_tokens(b, larger(results, larger(walked, a->layer_mlp) - a->layer_mlp)),
+                  larger(dtp_bound_tokens(b, cast * kind->ffn), cast * up));
 }
 
 /* The five stages of a block of such a kind, behind those found before. */
@@ -180,10 +196,12 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
     stage[0] = (struct dtp_bound_stage){a->layer_all + inner, 0, matrix,
                                         larger(dtp_bound_tokens(b, scratch * f), cast * matrix)};
+    b->forward_bytes = larger(b->forward_bytes, forward_bytes(b, kind, a, up, cast));
     /* compiled casts of the gradient and of the weight stand together, as the input's gradient is made */
     const uint64_t joined = plan->precision.compute == DTP_FP8 && !casts.kept && !scratch;
-    stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + c * gated * f + joined * (gated * f + c * h), mlp - up,
-                                        up, larger(dtp_bound_tokens(b, cast * gated * f), (cast + joined) * up)};
+    stage[1] =
+        (struct dtp_bound_stage){a->layer_all - a->layer_mlp + c * gated * f + joined * (gated * f + c * h), mlp - up,
+                                 up, larger(dtp_bound_tokens(b, cast * gated * f), (cast + joined) * up)};
     stage[2] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp,
                                         u->output};
     stage[3] = (struct dtp_bound_stage){first + made + chain + waits + b->low, mlp, u->output};

@@ -7,6 +7,7 @@ struct fsdp {
     uint64_t unit, layer;          /* bytes of weights gathered; unit: of all but the last, which may be smaller */
     uint64_t largest;              /* of one layer; `layer` is the mean where they differ */
     uint64_t first, between, head; /* of the root's, while the embedding is at work, the blocks, head and loss */
+    uint64_t behind;               /* the same in backward, with what is left of the embedding's */
     uint64_t head_gradient;        /* of the head, while blocks are at work */
     uint64_t head_input;           /* of its reduction, beside the last unit */
     uint64_t end, end_shard;       /* elements of what is reduced with the embedding */
@@ -92,6 +93,7 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     f.cast = cast && f.flat ? cast * t->largest_layer_shard : f.uploaded;
     f.stays = !b->units.count ? 0 : f.keeps ? f.layer : group ? f.layer / group : 0;
     f.root_stays = group && !dtp_plan_keeps_root(plan) ? f.first / group : 0;
+    f.behind = f.between + (f.ends ? f.root_stays : 0);
     f.whole = f.several && !plan->accumulate_sync;
     f.before = f.whole ? f.whole_bytes * t->total : f.several ? f.after : 0;
     return f;
@@ -124,11 +126,13 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
                    stream = dtp_bound_tokens(b, b->activations.gradient), one = b->bytes.compute * t->largest_layer,
                    depth = dtp_plan_prefetches_backward(b->plan) * (f->flat ? b->plan->prefetch_depth : UINT64_C(1));
     const bool gathers = u->count && !f->keeps, above = unit + 1 < u->count;
-    const uint64_t own = u->count ? width * f->largest : 0, ahead = gathers ? smaller(depth, unit) * f->unit : 0,
+    const uint64_t own = u->count ? width * f->largest : 0,
+                   root = f->ends && depth > unit ? f->first : 0, /* comes behind the first unit */
+        ahead = gathers ? smaller(depth, unit) * f->unit + root : 0,
                    before = above && depth ? smaller(depth - 1, unit) * f->unit : 0, /* ahead, as its own are copied */
         input = (reduces && f->flat) * (above ? width_of(b, unit + 1) * f->input : f->head_input); /* of that above */
     const uint64_t standing =
-        gradients(b, f, b->layers - end, reduces) + f->between + own + begin * f->stays + f->head_gradient;
+        gradients(b, f, b->layers - end, reduces) + f->behind + own + begin * f->stays + f->head_gradient;
     if (f->flat)
         dtp_bound_keep(b, standing + input + dtp_bound_saved(b, end) + stream +
                               larger(gathers ? own + width * f->stays + before : 0,
@@ -150,10 +154,11 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
 static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 {
     const uint64_t count = larger(b->units.count, 1), lowest = b->plan->prefetch ? b->plan->prefetch_depth : 0,
-                   third = b->units.last_unit_layers < b->units.layers_per_unit ? count - 3 : count,
-                   units[] = {count - 1, count - 2, third, lowest, 0};
+                   root = lowest && b->units.head_end ? lowest - 1 : 0, /* with the root ahead as well */
+        third = b->units.last_unit_layers < b->units.layers_per_unit ? count - 3 : count,
+                   units[] = {count - 1, count - 2, third, lowest, root, 0};
     uint64_t before = count;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         if (units[i] < before)
             keep_unit(b, f, before = units[i], reduces);
 }
@@ -220,6 +225,9 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, s
     uint64_t input = b->bytes.reduce * f->end, root = t->root - t->head_end;
     beside->ends = larger(beside->ends, rest + f->first + c * made +
                                             (reduces && f->flat && t->count ? width_of(b, 0) * f->input : 0));
+    if (f->ends && f->flat && !f->keeps) /* the embedding's is copied out of its flat buffer */
+        dtp_bound_keep_late(b, rest + 2 * f->first + f->root_stays + reduces * width_of(b, 0) * f->input +
+                                   dtp_bound_tokens(b, b->activations.gradient));
     if (b->plan->fsdp1)
         dtp_bound_keep_late(b, rest + f->first + 2 * c * root);
     else if (reduces)
@@ -234,7 +242,7 @@ void dtp_bound_fsdp(struct dtp_bound *b)
     const struct fsdp f = fsdp_of(b);
     struct dtp_bound_beside beside = forward(b, &f);
     if (f.ends) /* the head is reduced, the last unit on its way */
-        dtp_bound_keep(b, f.before + f.between + b->layers * f.stays + f.head_input +
+        dtp_bound_keep(b, f.before + f.behind + b->layers * f.stays + f.head_input +
                               (f.whole ? 0 : b->bytes.compute * b->trained->head_end) + (f.keeps ? 0 : f.last) +
                               dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, b->activations.gradient));
     for (int reduces = f.several ? 0 : 1; reduces < 2; reduces++) {
