@@ -35,6 +35,7 @@ struct dtp_bound {
     uint64_t unpacked;      /* of these the latter */
     uint64_t cut;           /* of these what the first layer does not keep, whose input has no gradient */
     uint64_t unpacking;     /* bytes while a block's largest packed matrix is unpacked */
+    uint64_t term;         /* of a token: an adapter's of what down reads, while that is unpacked */
     uint64_t unpacked_one;  /* of that, which its product reads and nothing keeps */
     uint64_t low;           /* of a token: x A^T of all adapters of a layer, and what dropout made */
     uint64_t forward_bytes; /* beside what the last block saves in forward */

@@ -37,7 +37,7 @@ uint64_t dtp_bound_forward(const struct dtp_bound *b)
 
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
 {
-    uint64_t most = b->unpacking ? dtp_bound_tokens(b, b->activations.layer_all) + b->unpacking : 0;
+    uint64_t most = b->unpacking ? dtp_bound_tokens(b, b->activations.layer_all + b->term) + b->unpacking : 0;
     for (int i = 0; i < b->stages; i++) {
         const struct dtp_bound_stage *s = &b->stage[i];
         most = larger(most, dtp_bound_tokens(b, s->token_bytes) + element_bytes * s->elements +
@@ -84,8 +84,10 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
     uint64_t *stage = &a->stage[stage_of(m->id)];
     if (m->rank)
         b->low += (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in);
-    if (m->rank && compiled)
-        a->terms += up ? (replays ? 2 : 1) * c * m->out : down ? c * m->in : 0;
+    const bool output = m->id == DTP_MATRIX_OUTPUT;
+    if (compiled)
+        a->terms += down ? c * m->in : m->rank ? (up ? c * m->out : 0) + (replays && (up || output) ? c * m->out : 0) : 0;
+    b->term = larger(b->term, down && m->rank ? c * m->in : 0);
     if (!compiled && !m->expert) /* of experts one at a time */
         *stage = larger(*stage, down ? c * m->in : m->rank ? c * larger(m->in, m->out) : 0);
     if (m->magnitudes)
