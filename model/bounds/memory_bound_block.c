@@ -86,7 +86,9 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
         b->low += (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in);
     const bool output = m->id == DTP_MATRIX_OUTPUT;
     if (compiled)
-        a->terms += down ? c * m->in : m->rank ? (up ? c * m->out : 0) + (replays && (up || output) ? c * m->out : 0) : 0;
+        a->terms += down      ? c * m->in
+                    : m->rank ? (up ? c * m->out : 0) + (replays && (up || output) ? c * m->out : 0)
+                              : 0;
     b->term = larger(b->term, down && m->rank ? c * m->in : 0);
     if (!compiled && !m->expert) /* of experts one at a time */
         *stage = larger(*stage, down ? c * m->in : m->rank ? c * larger(m->in, m->out) : 0);

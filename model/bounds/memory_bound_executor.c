@@ -34,16 +34,15 @@
 enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm and head */
 
 struct executor {
-    uint64_t elements[KINDS], total, own; /* of modules that are trained, padded to equal shards; a rank's of all */
-    uint64_t frozen;                      /* bytes of the others, with the largest matrix unpacked */
-    uint64_t whole[KINDS], shard[KINDS];  /* bytes of gradients: as they are made | as the optimizer reads them */
-    uint64_t block_whole[DTP_LAYER_MLPS], block_shard[DTP_LAYER_MLPS]; /* of a block of each kind; [BLOCK] is of all */
-    uint64_t all_whole, all_shard, early; /* early: shard of a block's divided experts, beside its attention */
-    uint64_t largest;                     /* elements of the largest module */
-    int head;                             /* the module that has the head's matrix */
-    bool several, always, shards, sums;   /* sums: whole gradients of later micro-steps are added to the first ones' */
-    bool sharded;                         /* weights are gathered module by module */
-    bool streams;                         /* shards of blocks leave through two that stand */
+    uint64_t elements[KINDS], largest, total, own; /* trained, padded to equal shards: of modules, of all; a rank's */
+    uint64_t frozen;                               /* bytes of the others, with the largest matrix unpacked */
+    /* Bytes of gradients as they are made, and as the optimizer reads them: of modules, [BLOCK] of all blocks; of a
+     * block of each kind, and of its divided experts, whose shard stands beside its attention. */
+    uint64_t whole[KINDS], shard[KINDS], all_whole, all_shard;
+    uint64_t block_whole[DTP_LAYER_MLPS], block_shard[DTP_LAYER_MLPS], early;
+    int head;                           /* the module that has the head's matrix */
+    bool several, always, shards, sums; /* sums: whole gradients of later micro-steps are added to the first ones' */
+    bool sharded, streams; /* weights are gathered module by module; shards of blocks leave through two that stand */
     bool alone; /* one rank, whose blocks are updated behind their backward: the gradients of one at a time */
 };
 
@@ -89,17 +88,12 @@ static uint64_t core_workspace(const struct dtp_bound *b, const struct dtp_layer
     const struct dtp_plan *plan = b->plan;
     const uint64_t cp = plan->cp ? plan->cp : 1, ranks = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / ranks,
                    heads = ranks * dtp_context_chunks(plan, k->kv_heads);
-    const struct dtp_attention_asked asked = {.size = {.batch = (uint32_t)plan->micro_batch,
-                                                       .sequence = (uint32_t)(plan->sequence / tokens),
-                                                       .heads = (uint32_t)(k->heads / heads),
-                                                       .kv_heads = (uint32_t)(k->kv_heads / heads),
-                                                       .head_dim = (uint32_t)k->head_dim,
-                                                       .backward = true,
-                                                       .deterministic = !plan->executor.atomic_attention},
-                                              .value_dim = (uint32_t)t->value_head_dim,
-                                              .halves = b->bytes.compute == 2,
-                                              .bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI,
-                                              .in_steps = tokens > 1};
+    struct dtp_attention_asked asked = {.value_dim = (uint32_t)t->value_head_dim, .halves = b->bytes.compute == 2};
+    asked.size.batch = (uint32_t)plan->micro_batch, asked.size.sequence = (uint32_t)(plan->sequence / tokens);
+    asked.size.heads = (uint32_t)(k->heads / heads), asked.size.kv_heads = (uint32_t)(k->kv_heads / heads);
+    asked.size.head_dim = (uint32_t)k->head_dim, asked.size.backward = true;
+    asked.size.deterministic = !plan->executor.atomic_attention, asked.in_steps = tokens > 1;
+    asked.bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI;
     const uint64_t c = b->bytes.compute, ring = tokens > 1 ? c * k->d_q + (tokens > 2 ? 10 : 6) * c * k->d_kv : 0;
     return dtp_divide_up(dtp_attention_planned_bytes(&asked), b->tokens) + ring;
 }
@@ -210,11 +204,9 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     const uint64_t c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce),
                    first = t->embedding + t->position, ranks = u->ranks;
     const bool on_host = plan->offload != DTP_OFFLOAD_NONE, alone = b->cluster->gpus == 1;
-    struct executor x = {.elements = {padded(b, first), 0, padded(b, t->total - b->layers * t->layer - first)},
-                         .head = u->head ? LAST : FIRST,
-                         .several = plan->accumulate > 1,
-                         .shards = u->ranks > 1,
-                         .alone = plan->executor.update_in_backward && alone};
+    struct executor x = {.elements = {padded(b, first), 0, padded(b, t->total - b->layers * t->layer - first)}};
+    x.head = u->head ? LAST : FIRST, x.several = plan->accumulate > 1, x.shards = u->ranks > 1;
+    x.alone = plan->executor.update_in_backward && alone;
     x.always = x.several && dtp_plan_reductions(plan) == plan->accumulate;
     x.sums = x.always && !x.shards && !alone;
     x.sharded = plan->offload == DTP_OFFLOAD_PARAMS ||

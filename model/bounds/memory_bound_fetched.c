@@ -115,16 +115,14 @@ void dtp_bound_fetched(struct dtp_bound *b)
     uint64_t all = f.flat >= f.others ? f.flat_bytes * f.others : 0; /* in one flat buffer, until the head is used */
     uint64_t logits = dtp_bound_tokens(b, chunked ? 0 : a->logits), block = dtp_bound_block(b, 0, g);
     uint64_t head = standing + weights(b, &f, u->embedding, layers);
-    dtp_bound_steps(b,
-                    &(struct dtp_bound_beside){.forward = standing + weights(b, &f, u->down, layers) + all,
-                                               .logits = head + (all > logits ? all - logits : 0),
-                                               .loss = chunked || reuses ? head : standing + weights(b, &f, 0, layers),
-                                               .head = head,
-                                               .head_gradient = c * t->embedding,
-                                               .ends = standing + weights(b, &f, 0, 0) + g * t->embedding + waiting});
+    struct dtp_bound_beside beside = {.head = head, .head_gradient = c * t->embedding};
+    beside.forward = standing + weights(b, &f, u->down, layers) + all;
+    beside.logits = head + (all > logits ? all - logits : 0);
+    beside.loss = chunked || reuses ? head : standing + weights(b, &f, 0, layers);
+    beside.ends = standing + weights(b, &f, 0, 0) + g * t->embedding + waiting;
+    dtp_bound_steps(b, &beside);
     dtp_bound_keep_block(b, standing + waiting + dtp_bound_saved(b, layers - 1) + weights(b, &f, own, layers) + block,
                          false);
-    dtp_bound_keep_block(b, standing + waiting + dtp_bound_saved(b, 0) + weights(b, &f, own, 0) + block, true);
     dtp_bound_buckets(b, close_bucket, &(struct reducing){&f, standing, waiting, tied});
     dtp_bound_hold(b, shard + c * f.persistent + dtp_bound_saved(b, layers) + dtp_bound_tokens(b, a->head + a->loss));
     dtp_bound_keep(b, standing + persistent + (g < 4 && !offloads ? 4 * smaller(t->total_shard, 1000000000) : 0));

@@ -3,28 +3,20 @@
 
 #include "plan/optimizer_state.h"
 
+/* Bytes of weights as gathered: of a unit but the last, which may be smaller; of the largest layer, of one on average.
+ * Of the root's while the embedding is at work, the blocks, in backward with what is left of the embedding's, head and
+ * loss; of the head's gradient while blocks are at work, and of its reduction beside the last unit. Of a layer's
+ * reduction, FSDP2's until the next unit has been reduced. Of a layer's shard its cast, or what has come up from the
+ * host; what came up and its cast, FSDP2's until forward has copied; the same of the root's, which FSDP1 always casts.
+ * Between forward and backward all that stays, or as gathered again from fewer ranks. */
 struct fsdp {
-    uint64_t unit, layer;          /* bytes of weights gathered; unit: of all but the last, which may be smaller */
-    uint64_t largest;              /* of one layer; `layer` is the mean where they differ */
-    uint64_t first, between, head; /* of the root's, while the embedding is at work, the blocks, head and loss */
-    uint64_t behind;               /* the same in backward, with what is left of the embedding's */
-    uint64_t head_gradient;        /* of the head, while blocks are at work */
-    uint64_t head_input;           /* of its reduction, beside the last unit */
+    uint64_t unit, last, largest, layer, first, between, behind, head, head_gradient, head_input;
+    uint64_t input, cast, uploaded, root_uploaded, stays, root_stays;
     uint64_t end, end_shard;       /* elements of what is reduced with the embedding */
-    uint64_t last;                 /* bytes of the last unit */
-    uint64_t input;                /* of a layer's reduction; FSDP2's stands until the next unit has been reduced */
-    uint64_t cast;          /* of a layer's shard, which is cast before it is gathered, or has come up from the host */
-    uint64_t uploaded;      /* of a layer's shard, what came up and its cast; FSDP2's stand until forward has copied */
-    uint64_t root_uploaded; /* the same of the root's; FSDP1 casts it though nothing comes up */
-    uint64_t stays, root_stays; /* between forward and backward: all, or as gathered again from fewer ranks */
-    uint64_t before, after;     /* gradients at rest before the last backward, and behind it */
-    uint64_t whole_bytes;       /* of an element of gradients kept whole */
-    uint64_t reduced_bytes;     /* of an element of a reduction's result, with what it is cast into */
-    uint64_t block;             /* of a block at its worst stage */
-    bool several, whole;        /* micro-steps; whose gradients are added up whole, and reduced once */
-    bool flat;                  /* FSDP2 copies weights out of a flat buffer */
-    bool ends;                  /* embedding and head are units of their own */
-    bool keeps;                 /* weights stay gathered between forward and backward */
+    uint64_t before, after, block; /* gradients at rest before the last backward, behind it; a block's worst stage */
+    uint64_t whole_bytes, reduced_bytes; /* of an element of whole gradients; of a reduction's result and its cast */
+    bool several, whole;                 /* micro-steps; whose gradients are added up whole, and reduced once */
+    bool flat, keeps, ends; /* weights are copied out of a flat buffer; stay gathered; of the root are two units */
 };
 
 /* FSDP2 pads each parameter to equal shards; experts that ranks divide are gathered among those that have the same. */
@@ -74,16 +66,12 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     const struct dtp_element_bytes *e = &b->bytes;
     const uint64_t group = plan->reshard_group, cast = e->params != e->compute ? e->compute : 0,
                    up = plan->offload == DTP_OFFLOAD_PARAMS ? e->params + cast : 0;
-    struct fsdp f = {.flat = !plan->fsdp1,
-                     .keeps = !plan->reshard_after_forward,
-                     .several = plan->accumulate > 1,
-                     .end = padded(b, t->root, t->root_shard, 0),
-                     .end_shard = t->root_shard,
-                     .head_gradient = e->compute * t->embedding,
-                     .block = dtp_bound_block(b, e->compute, e->compute),
-                     .whole_bytes = plan->fsdp1 ? e->compute : e->reduce,
-                     .reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0),
-                     .after = plan->offload == DTP_OFFLOAD_NONE ? e->grads * t->total_shard : 0};
+    struct fsdp f = {.flat = !plan->fsdp1, .keeps = !plan->reshard_after_forward, .several = plan->accumulate > 1};
+    f.end = padded(b, t->root, t->root_shard, 0), f.end_shard = t->root_shard;
+    f.head_gradient = e->compute * t->embedding, f.block = dtp_bound_block(b, e->compute, e->compute);
+    f.whole_bytes = plan->fsdp1 ? e->compute : e->reduce;
+    f.reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0);
+    f.after = plan->offload == DTP_OFFLOAD_NONE ? e->grads * t->total_shard : 0;
     add_weights(b, &f);
     if (plan->fsdp1 && dtp_plan_adapts(plan)) /* whose hooks hold gradients of frozen layers' inputs to the end */
         f.head_gradient += b->layers * dtp_bound_tokens(b, b->activations.gradient);
@@ -146,8 +134,6 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     const uint64_t beside = standing + ahead + dtp_bound_saved(b, begin) + stream;
     dtp_bound_keep(b, b->plan->fsdp1 ? beside + 2 * width * one
                                      : beside - own + width * (f->input + (f->whole ? 0 : one)));
-    if (!f->whole)
-        dtp_bound_keep(b, beside - own + width * (f->input + t->largest_layer_shard * f->reduced_bytes));
 }
 
 /* The last units, the lowest that gathers all ahead, the first. */
@@ -177,12 +163,10 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
         copy = f->flat * (u->count ? f->last : f->first),                       /* the last unit's flat buffer */
         own = f->keeps ? 0 : f->last, count = u->count,
                    kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
-    struct dtp_bound_beside beside = {.forward = standing + f->between + copy + own,
-                                      .logits = standing + f->head + (f->ends ? f->head - f->between : copy),
-                                      .loss = standing + (stands ? f->head - again : 0),
-                                      .head = standing - again + f->head +
-                                              (dtp_plan_prefetches_backward(plan) && !f->keeps ? f->last : 0),
-                                      .head_gradient = b->bytes.compute * b->trained->embedding};
+    struct dtp_bound_beside beside = {.head_gradient = b->bytes.compute * b->trained->embedding};
+    beside.forward = standing + f->between + copy + own, beside.loss = standing + (stands ? f->head - again : 0);
+    beside.logits = standing + f->head + (f->ends ? f->head - f->between : copy);
+    beside.head = standing - again + f->head + (dtp_plan_prefetches_backward(plan) && !f->keeps ? f->last : 0);
     dtp_bound_keep(b, f->before + f->first + (f->flat ? f->first : 0) + f->root_uploaded);
     if (f->flat && count)
         dtp_bound_keep(b, f->before + f->between + f->first + width_of(b, 0) * (2 * f->largest + f->uploaded) +

@@ -121,14 +121,12 @@ void dtp_bound_replicated(struct dtp_bound *b)
                    forward = r.beside && plan->accumulate == 1 ? r.beside : begin;
     const bool buffered = plan->runtime->gradients_in_matmul, summed = plan->runtime->sums_gradients,
                sums = plan->deepspeed.bf16_optimizer;
-    dtp_bound_steps(b, &(struct dtp_bound_beside){.forward = forward + cached * r.casts,
-                                                  .logits = forward + casts + (cached - r.kept_casts) * r.casts +
-                                                            (dtp_plan_autocast(plan) ? stream : 0),
-                                                  .loss = forward + casts,
-                                                  .head = begin + casts + r.buckets,
-                                                  .head_gradient = r.head_gradient,
-                                                  .ends = gradients(b, &r, without) + r.buckets + r.waiting +
-                                                          (buffered ? b->bytes.compute : r.made) * t->embedding});
+    struct dtp_bound_beside beside = {.forward = forward + cached * r.casts, .loss = forward + casts};
+    beside.logits = beside.loss + (cached - r.kept_casts) * r.casts + (dtp_plan_autocast(plan) ? stream : 0);
+    beside.head = begin + casts + r.buckets, beside.head_gradient = r.head_gradient;
+    beside.ends =
+        gradients(b, &r, without) + r.buckets + r.waiting + (buffered ? b->bytes.compute : r.made) * t->embedding;
+    dtp_bound_steps(b, &beside);
     dtp_bound_hold(b, forward - r.carried + casts + dtp_bound_saved(b, b->layers) +
                           dtp_bound_tokens(b, a->head + a->loss));
     if (dtp_plan_autocast(plan)) /* the head's gradient is cast */
