@@ -69,13 +69,10 @@ static void add_hooked_buckets(struct dtp_bound *b)
     const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
     const struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(&job, g);
     if (buckets.count > 1)
-        dtp_bound_keep(b, b->first_bytes + b->casts_bytes + dtp_bound_saved(b, b->layers) +
-                              dtp_bound_tokens(b, b->activations.gradient) +
-                              dtp_bytes_product(element, buckets.first_elements));
-    const uint64_t most = b->plan->ddp_bucket_bytes / g + b->trained->largest, largest = buckets.largest_elements;
-    b->most_bytes =
-        larger(b->most_bytes,
-               b->block_bytes + dtp_bytes_product(element, b->trained->position ? smaller(most, largest) : largest));
+        dtp_bound_keep(b, b->first_bytes + dtp_bytes_product(element, buckets.first_elements));
+    const uint64_t most = b->plan->ddp_bucket_bytes / g + b->trained->largest, largest = buckets.largest_elements,
+                   block = b->trained->position ? smaller(most, largest) : largest;
+    b->most_bytes = larger(b->most_bytes, b->block_bytes + dtp_bytes_product(element, block));
     dtp_bound_keep_late(b, b->gradients_bytes + dtp_bytes_product(element, buckets.last_elements));
     if (b->trained->position)
         dtp_bound_keep_late(b, b->positions_bytes + dtp_bytes_product(element, largest));

@@ -49,9 +49,8 @@ struct dtp_bound {
     /* Of the instants so far; those at which a block is all that stands of activations; what surely stands at one;
      * those at which a block's backward is at work. */
     uint64_t most_bytes, late_bytes, least_bytes, block_bytes;
-    /* Of DDP's gradients, with its buckets: behind the head | learned positions | at the end of backward; of the
-     * layers' weights that autocast keeps from forward to backward. */
-    uint64_t first_bytes, positions_bytes, gradients_bytes, casts_bytes;
+    /* As a hook reduces DDP's buckets: behind the head | learned positions | the embedding. */
+    uint64_t first_bytes, positions_bytes, gradients_bytes;
 };
 
 static inline uint64_t smaller(uint64_t a, uint64_t b)
@@ -80,13 +79,6 @@ static inline void dtp_bound_keep_late(struct dtp_bound *b, uint64_t bytes)
 {
     dtp_bound_keep(b, bytes);
     b->late_bytes = larger(b->late_bytes, b->rest_bytes + bytes);
-}
-
-/* One of a block's backward, which the reduction of any bucket may meet. */
-static inline void dtp_bound_keep_block(struct dtp_bound *b, uint64_t bytes, bool late)
-{
-    (late ? dtp_bound_keep_late : dtp_bound_keep)(b, bytes);
-    b->block_bytes = larger(b->block_bytes, b->rest_bytes + bytes);
 }
 
 /* So many bytes surely stand beyond what rests at an instant that every such program has (the folder's page). */

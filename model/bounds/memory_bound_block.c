@@ -24,9 +24,9 @@ uint64_t dtp_bound_experts_more(const struct dtp_bound *b, uint64_t layers)
 /* Bytes of a token of the layer's attention scores, where the math kernel writes them. */
 static uint64_t scores(const struct dtp_bound *b)
 {
-    const struct dtp_plan *plan = b->plan;
-    bool math = plan->attention == DTP_ATTENTION_MATH;
-    return math ? dtp_plan_score_bytes(plan) * b->transformer->heads * plan->sequence : 0;
+    return b->plan->attention == DTP_ATTENTION_MATH
+               ? dtp_plan_score_bytes(b->plan) * b->transformer->heads * b->plan->sequence
+               : 0;
 }
 
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
@@ -55,8 +55,6 @@ static int stage_of(enum dtp_layer_matrix_id id)
     bool up = id == DTP_MATRIX_GATE || id == DTP_MATRIX_UP;
     return id == DTP_MATRIX_DOWN ? 0 : up ? 1 : id == DTP_MATRIX_OUTPUT ? 2 : 3;
 }
-
-/* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
 /* Bytes of a token that adapters have: x A^T of each and what dropout made, kept; behind it at each stage an adapter's
  * scaled gradient, or its term of an input's, beside the frozen matrix', while the gradient of what a frozen down
@@ -124,8 +122,6 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
     return a;
 }
 
-/* ---- stages ------------------------------------------------------------------------------------------------------ */
-
 /* An activation's gradients, of a token and column. ReLU's derivative reads its result, which stays for it; that of an
  * eager square has a tensor more. Of a packed gate and up the gradient is put together of two halves: the activation's
  * result has gone by then, but for kernels that kept none. Clamped ones lie in every second column. */
@@ -143,9 +139,7 @@ static uint64_t in_steps(const struct dtp_bound *b, const struct dtp_layer_kind 
 {
     const struct dtp_context context = dtp_plan_context(b->plan, b->cluster);
     const uint64_t c = b->bytes.compute, ring = context.ring, kv = 2 * c * kind->d_kv,
-                   hand = kv * (context.gathers ? ring
-                                : ring > 2      ? 3
-                                                : 1);
+                   hand = kv * (context.gathers ? ring : 1 + 2 * (ring > 2));
     if (ring == 1)
         return 0;
     if (!b->plan->runtime->walks_gathered)

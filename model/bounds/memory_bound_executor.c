@@ -1,13 +1,10 @@
 /* Our executor: one arena. A block has 11 tensors, with norms of q and k 13: input, two norms' results with their
  * statistics, qkv, the core's result with its log-sum-exp, the sum behind attention, up (gate and up as one), the
  * product. Branches side by side have no such sum, and one norm or two; norms behind branches keep what these returned.
- *
  * Gradients are whole modules. Where they move, the one being reduced stands beside the one being written, and shards
  * of those that have gone. Let m blocks have begun theirs, the head before them (and the table that is tied to it):
- *
  *   going(m)     the head | the head and a block | two blocks
  *   shards(m)    nothing | the head's and m - 1 blocks'
- *
  * Where adapters alone are trained, their modules have gradients and state, beside weights that rest.
  * At each m stand: all of them where they rest over micro-steps, or as many as were made where nothing is reduced; all
  * and those going where whole sums are added to; those going and shards where shards are scattered, beside whole ones
@@ -73,11 +70,6 @@ static uint64_t blocks(const struct dtp_bound *b, const uint64_t *of_kind, uint6
 static uint64_t one(const struct dtp_bound *b, const uint64_t *of_kind, uint64_t count)
 {
     return blocks(b, of_kind, count) - blocks(b, of_kind, count - 1);
-}
-
-static uint64_t of_all(const uint64_t *module)
-{
-    return module[FIRST] + module[BLOCK] + module[LAST];
 }
 
 /* Of a token, scratch of attention's backward; where it runs in steps of a ring a step's terms of gradients of q, of k
@@ -185,10 +177,8 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
                                    : larger(lost || fp8 ? c * f : 0, narrowed);
     b->passing = larger(b->passing, c * h + branch + passing + (fp8 ? (input ? 2 : 1) * f : 0) + results);
     /* where adapters of MLPs alone are trained, nothing below reads what the first layer's attention makes */
-    const uint32_t mlp_targets = READ_SECOND | 1u << DTP_TARGET_DOWN;
-    b->cut = !k->adapted || trained & ~mlp_targets || plan->adapters.train_ends || policy_input
-                 ? 0
-                 : dtp_bound_tokens(b, attention - returned - b->low - first);
+    const bool reads = trained & ~(READ_SECOND | 1u << DTP_TARGET_DOWN) || plan->adapters.train_ends || policy_input;
+    b->cut = !k->adapted || reads ? 0 : dtp_bound_tokens(b, attention - returned - b->low - first);
     b->returned = larger(b->returned, a->layer_all + c * h + results);
     b->carried = larger(b->carried, carried);
     b->opened = larger(b->opened, opened);
@@ -231,8 +221,8 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
         x.largest = larger(x.largest, x.elements[i]);
         x.total += elements, x.own += part;
         x.whole[i] = bytes * elements, x.shard[i] = (wide ? 4 : bytes) * part;
+        x.all_whole += x.whole[i], x.all_shard += x.shard[i];
     }
-    x.all_whole = of_all(x.whole), x.all_shard = of_all(x.shard);
     if (dtp_plan_adapts(plan)) {
         struct dtp_trained_count count;
         dtp_plan_trained(b->transformer, plan, &count);
@@ -315,13 +305,6 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
     dtp_bound_keep(b, made + kept + stream + head + larger(2 * stream, scattered));
 }
 
-/* The cast of the largest matrix, as its product runs in fp8. */
-static uint64_t narrow_weight(const struct dtp_bound *b)
-{
-    const uint64_t fused = dtp_activation_is_gated(b->transformer->activation) ? 2 : 1;
-    return b->plan->precision.compute == DTP_FP8 ? fused * b->units.down : 0;
-}
-
 void dtp_bound_executor(struct dtp_bound *b)
 {
     uint64_t row_bytes = dtp_bytes_product(dtp_parameter_head_rows(b->transformer), b->bytes.compute);
@@ -331,9 +314,10 @@ void dtp_bound_executor(struct dtp_bound *b)
     b->most_bytes = b->least_bytes = b->kept_weights = b->unpacked = b->unpacking = b->unpacked_one = 0;
     b->rest_bytes = rest_bytes(b, &x);
     forward(b, &x, rows * row_bytes);
-    const bool scatters = x.shards && !x.always && !x.streams;
+    const bool scatters = x.shards && !x.always && !x.streams, fp8 = b->plan->precision.compute == DTP_FP8;
+    const uint64_t cast = fp8 ? b->units.down * (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) : 0;
     const uint64_t work = dtp_bound_block(b, 0, 0) + (scatters ? x.early : 0),
-                   replayed = dtp_bound_tokens(b, b->replayed) + narrow_weight(b),
+                   replayed = dtp_bound_tokens(b, b->replayed) + cast,
                    carried = work + dtp_bound_tokens(b, b->carried), /* behind the first */
         next = b->uniform ? smaller(larger(b->activations.checkpoint_every, 2) + 1, 5) : b->layers;
     for (uint64_t i = 1; i <= b->layers; i = i < next || i == b->layers ? i + 1 : b->layers) {
