@@ -5,27 +5,6 @@
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
-/* Parameters that have gradients, as if there were no others. */
-static void count_trained(struct dtp_bound *b)
-{
-    const struct dtp_units *u = &b->units;
-    struct dtp_units *t = &b->adapters;
-    b->trained = u;
-    if (!dtp_plan_adapts(b->plan))
-        return;
-    b->trained = t;
-    *t = *u;
-    uint64_t ends = u->trained - b->layers * u->layer_trained, ends_shard = dtp_divide_up(ends, u->ranks);
-    t->total_shard = u->trained_shard;
-    t->layer_shard = t->largest_layer_shard = (u->trained_shard - smaller(ends_shard, u->trained_shard)) / b->layers;
-    t->total = b->plan->fsdp1 ? t->total_shard * u->ranks : u->trained; /* whose buffers are of equal shards */
-    t->layer = t->largest_layer = b->plan->fsdp1 ? t->layer_shard * u->ranks : u->layer_trained;
-    t->root = u->root_trained, t->root_shard = u->count ? ends_shard : u->trained_shard;
-    t->largest = t->layer, t->down = 0;
-    if (!ends)
-        t->embedding = t->head = t->position = t->head_end = t->head_end_shard = 0;
-}
-
 uint64_t dtp_bound_factors(const struct dtp_bound *b)
 {
     const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
@@ -79,7 +58,8 @@ void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
 }
 
 /* What a hook makes of a bucket while it is reduced: int8 its bytes, all ranks' flat and apart, a rank's as numbers;
- * PowerSGD a copy and what it loses. Of the first behind the head, any beside any block, the last behind the table. */
+ * PowerSGD a copy and what it loses. The first is full behind the head, one of blocks beside any, with no more than a
+ * matrix above its size; that of learned positions behind all blocks, the last behind the table. */
 static void add_hooked_buckets(struct dtp_bound *b)
 {
     const bool factors = b->plan->comm_hook == DTP_COMM_HOOK_POWERSGD;
@@ -89,11 +69,13 @@ static void add_hooked_buckets(struct dtp_bound *b)
     const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
     const struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(&job, g);
     if (buckets.count > 1)
-        dtp_bound_keep(b, b->gradients_bytes + b->casts_bytes + dtp_bound_saved(b, b->layers) +
-                              dtp_bound_tokens(b, b->activations.gradient) +
-                              dtp_bytes_product(element, buckets.first_elements));
-    b->most_bytes = larger(b->most_bytes, b->block_bytes + dtp_bytes_product(element, buckets.largest_elements));
+        dtp_bound_keep(b, b->first_bytes + dtp_bytes_product(element, buckets.first_elements));
+    const uint64_t most = b->plan->ddp_bucket_bytes / g + b->trained->largest, largest = buckets.largest_elements,
+                   block = b->trained->position ? smaller(most, largest) : largest;
+    b->most_bytes = larger(b->most_bytes, b->block_bytes + dtp_bytes_product(element, block));
     dtp_bound_keep_late(b, b->gradients_bytes + dtp_bytes_product(element, buckets.last_elements));
+    if (b->trained->position)
+        dtp_bound_keep_late(b, b->positions_bytes + dtp_bytes_product(element, largest));
 }
 
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -109,7 +91,9 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     b.tokens = dtp_plan_tokens(plan);
     dtp_element_bytes_count(plan, &b.bytes);
     dtp_bound_blocks(&b);
-    count_trained(&b);
+    b.trained = dtp_plan_adapts(plan) ? &b.adapters : &b.units;
+    if (dtp_plan_adapts(plan))
+        dtp_units_trained(&b.units, plan, &b.adapters);
     dtp_state_bytes_at_rest(b.transformer, cluster, &b.units, plan, &b.bytes, &state);
     b.rest_bytes = state.params + state.optimizer + workspaces(&b) + b.bytes.compute * b.dummies;
     if (plan->runtime->arena)
@@ -125,11 +109,7 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
         b.least_bytes = b.rest_bytes + (dtp_plan_has_ddp_buckets(plan, cluster) ? state.grads : 0);
     /* our executor's head keeps nothing: it goes through its logits in chunks */
     const uint64_t head = plan->runtime->arena ? 0 : dtp_bound_tokens(&b, b.activations.head);
-    *out = (struct dtp_bounds){.params_bytes = state.params,
-                               .optimizer_bytes = state.optimizer,
-                               .grads_bytes = state.grads,
-                               .kept_bytes = dtp_bound_saved(&b, b.layers) + head,
-                               .memory_bytes = b.most_bytes,
-                               .late_bytes = b.late_bytes,
-                               .least_bytes = b.least_bytes};
+    out->params_bytes = state.params, out->optimizer_bytes = state.optimizer, out->grads_bytes = state.grads;
+    out->kept_bytes = dtp_bound_saved(&b, b.layers) + head, out->memory_bytes = b.most_bytes;
+    out->late_bytes = b.late_bytes, out->least_bytes = b.least_bytes;
 }

@@ -22,35 +22,35 @@ struct dtp_bound {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_activations activations; /* layer figures: of the kind that saves more */
-    /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast. */
-    uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS], layer_cast[DTP_LAYER_MLPS];
-    uint64_t layer_padded; /* elements of a layer as shards hold them, of the kind that has more */
+    /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast,
+     * that have gradients; as shards hold them, of the kind that has more. */
+    uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
+    uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS], layer_padded;
     struct dtp_units units, adapters;
     const struct dtp_units *trained; /* parameters that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers;
-    bool uniform;          /* all layers are of one kind */
-    uint64_t kept_weights; /* bytes that stay beside a layer's activations: fp8 weights by columns, unpacked ones */
-    uint64_t unpacked;     /* of these the latter */
-    uint64_t cut;          /* of these what the first layer does not keep, whose input has no gradient */
-    uint64_t unpacking;    /* bytes while a block's largest packed matrix is unpacked */
-    uint64_t unpacked_one; /* of that, which its product reads and nothing keeps */
-    uint64_t low;          /* of a token: x A^T of all adapters of a layer, and what dropout made */
-    uint64_t head_input;   /* of a token: what a frozen head reads, which nothing keeps for it */
-    uint64_t rest_bytes;   /* parameters, optimizer, workspaces */
+    bool uniform; /* all layers are of one kind */
+    /* Bytes that stay beside a layer's activations: fp8 weights by columns, unpacked ones; of these the latter, and
+     * what the first layer does not keep, whose input has no gradient; while a block's largest packed matrix is
+     * unpacked, of that what its product reads and nothing keeps. */
+    uint64_t kept_weights, unpacked, cut, unpacking, unpacked_one;
+    /* Of a token: x A^T of all adapters of a layer, and what dropout made; an adapter's term of what down reads, while
+     * that is unpacked; what a frozen head reads, which nothing keeps for it. */
+    uint64_t low, term, head_input;
+    uint64_t rest_bytes, forward_bytes; /* parameters, optimizer, workspaces | beside what the last block saves */
     struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
     int stages;                                         /* of the kinds that there are */
     struct dtp_bound_matrix matrix[DTP_LAYER_MATRICES]; /* in the order of forward; of two kinds, of dense layers */
     int matrices;
     uint64_t dummies; /* elements of each shape of these, which Transformer Engine hands autograd (get_dummy_wgrad) */
     /* Our executor's: beside what forward keeps; of the block above; a block before its first norm; made again. */
-    uint64_t passing, carried, opened, replayed;
-    uint64_t most_bytes;      /* of the instants so far */
-    uint64_t late_bytes;      /* of those at which a block is all that stands of activations */
-    uint64_t least_bytes;     /* of what surely stands at one of them */
-    uint64_t block_bytes;     /* of those at which a block's backward is at work */
-    uint64_t gradients_bytes; /* of DDP's, with its buckets, at the end of backward */
-    uint64_t casts_bytes;     /* of the layers' weights that autocast keeps from forward to backward */
+    uint64_t passing, carried, opened, replayed, returned;
+    /* Of the instants so far; those at which a block is all that stands of activations; what surely stands at one;
+     * those at which a block's backward is at work. */
+    uint64_t most_bytes, late_bytes, least_bytes, block_bytes;
+    /* As a hook reduces DDP's buckets: behind the head | learned positions | the embedding. */
+    uint64_t first_bytes, positions_bytes, gradients_bytes;
 };
 
 static inline uint64_t smaller(uint64_t a, uint64_t b)
@@ -79,13 +79,6 @@ static inline void dtp_bound_keep_late(struct dtp_bound *b, uint64_t bytes)
 {
     dtp_bound_keep(b, bytes);
     b->late_bytes = larger(b->late_bytes, b->rest_bytes + bytes);
-}
-
-/* One of a block's backward, which the reduction of any bucket may meet. */
-static inline void dtp_bound_keep_block(struct dtp_bound *b, uint64_t bytes, bool late)
-{
-    (late ? dtp_bound_keep_late : dtp_bound_keep)(b, bytes);
-    b->block_bytes = larger(b->block_bytes, b->rest_bytes + bytes);
 }
 
 /* So many bytes surely stand beyond what rests at an instant that every such program has (the folder's page). */

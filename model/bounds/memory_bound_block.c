@@ -1,6 +1,7 @@
 /* One block: what its layers keep for backward, and the stages of that (bounds.h). */
 #include "bounds/memory_bound.h"
 
+#include "plan/context.h"
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
@@ -23,26 +24,29 @@ uint64_t dtp_bound_experts_more(const struct dtp_bound *b, uint64_t layers)
 /* Bytes of a token of the layer's attention scores, where the math kernel writes them. */
 static uint64_t scores(const struct dtp_bound *b)
 {
-    const struct dtp_plan *plan = b->plan;
-    bool math = plan->attention == DTP_ATTENTION_MATH;
-    return math ? dtp_plan_score_bytes(plan) * b->transformer->heads * plan->sequence : 0;
+    return b->plan->attention == DTP_ATTENTION_MATH
+               ? dtp_plan_score_bytes(b->plan) * b->transformer->heads * b->plan->sequence
+               : 0;
 }
 
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
 {
-    return dtp_bound_tokens(b, b->activations.layer_all) + b->unpacked +
-           larger(dtp_bound_tokens(b, scores(b)), b->unpacking);
+    return dtp_bound_tokens(b, b->activations.layer_all) + b->kept_weights +
+           larger(larger(dtp_bound_tokens(b, scores(b)), b->forward_bytes), b->unpacking);
 }
 
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
 {
-    uint64_t most = b->unpacking ? dtp_bound_tokens(b, b->activations.layer_all) + b->unpacking : 0;
+    uint64_t most = b->unpacking ? dtp_bound_tokens(b, b->activations.layer_all + b->term) + b->unpacking : 0;
     for (int i = 0; i < b->stages; i++) {
         const struct dtp_bound_stage *s = &b->stage[i];
         most = larger(most, dtp_bound_tokens(b, s->token_bytes) + element_bytes * s->elements +
                                 current_bytes * s->current + s->bytes + b->unpacked_one);
     }
-    return most + dtp_bound_tokens(b, b->activations.gradient) + b->unpacked;
+    /* a reentrant replay's result stands until the block is through */
+    const bool result = b->activations.checkpoint_every && dtp_plan_layers(b->plan)->holds_replayed;
+    return most + dtp_bound_tokens(b, b->activations.gradient + (result ? b->activations.layer_input : 0)) +
+           b->kept_weights;
 }
 
 /* The stage of a block's backward in which a matrix' gradient is made. */
@@ -51,8 +55,6 @@ static int stage_of(enum dtp_layer_matrix_id id)
     bool up = id == DTP_MATRIX_GATE || id == DTP_MATRIX_UP;
     return id == DTP_MATRIX_DOWN ? 0 : up ? 1 : id == DTP_MATRIX_OUTPUT ? 2 : 3;
 }
-
-/* ---- adapters ---------------------------------------------------------------------------------------------------- */
 
 /* Bytes of a token that adapters have: x A^T of each and what dropout made, kept; behind it at each stage an adapter's
  * scaled gradient, or its term of an input's, beside the frozen matrix', while the gradient of what a frozen down
@@ -80,8 +82,12 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
     uint64_t *stage = &a->stage[stage_of(m->id)];
     if (m->rank)
         b->low += (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in);
-    if (m->rank && compiled)
-        a->terms += up ? (replays ? 2 : 1) * c * m->out : down ? c * m->in : 0;
+    const bool output = m->id == DTP_MATRIX_OUTPUT;
+    if (compiled)
+        a->terms += down      ? c * m->in
+                    : m->rank ? (up ? c * m->out : 0) + (replays && (up || output) ? c * m->out : 0)
+                              : 0;
+    b->term = larger(b->term, down && m->rank ? c * m->in : 0);
     if (!compiled && !m->expert) /* of experts one at a time */
         *stage = larger(*stage, down ? c * m->in : m->rank ? c * larger(m->in, m->out) : 0);
     if (m->magnitudes)
@@ -116,8 +122,6 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
     return a;
 }
 
-/* ---- stages ------------------------------------------------------------------------------------------------------ */
-
 /* An activation's gradients, of a token and column. ReLU's derivative reads its result, which stays for it; that of an
  * eager square has a tensor more. Of a packed gate and up the gradient is put together of two halves: the activation's
  * result has gone by then, but for kernels that kept none. Clamped ones lie in every second column. */
@@ -127,6 +131,33 @@ static uint64_t inner_gradients(const struct dtp_bound *b, const struct dtp_laye
     uint64_t eager = plan->compile ? 0 : 1, halves = plan->fused_gate_up && plan->runtime->fused_kernels ? eager : 0;
     uint64_t reread = kind->squares ? !dtp_plan_fuses(plan) : kind->from_result;
     return kind->gated ? 2 + halves + (kind->clamps ? 4 * eager : 0) : reread + eager;
+}
+
+/* Of a token, what attention's backward in steps has besides one core's: keys and values at hand, and on their way, and
+ * sums of gradients. PyTorch's are fp32: of what is summed, sent, received and put beside it. */
+static uint64_t in_steps(const struct dtp_bound *b, const struct dtp_layer_kind *kind)
+{
+    const struct dtp_context context = dtp_plan_context(b->plan, b->cluster);
+    const uint64_t c = b->bytes.compute, ring = context.ring, kv = 2 * c * kind->d_kv,
+                   hand = kv * (context.gathers ? ring : 1 + 2 * (ring > 2));
+    if (ring == 1)
+        return 0;
+    if (!b->plan->runtime->walks_gathered)
+        return c * kind->d_q + kv * (context.by_pieces ? 2 * ring : 4);
+    return 32 * kind->d_kv + (context.keeps ? 0 : hand);
+}
+
+/* In forward beside all that a block saves: an operand in fp32 and its cast, of the last product; both branches'
+ * results with their sum and the block's; or instead of the MLP's tensors, of steps of shared attention in fp32 two
+ * results and twice that to merge them. */
+static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_kind *kind,
+                              const struct dtp_activations *a, uint64_t up, uint64_t cast)
+{
+    const bool steps = b->plan->runtime->walks_gathered && dtp_plan_context(b->plan, b->cluster).ring > 1;
+    const uint64_t c = b->bytes.compute, kv = 6 * c * kind->d_kv, walked = steps ? (16 + c) * kind->d_q + kv : 0,
+                   results = kind->parallel && !dtp_plan_fuses(b->plan) && !b->plan->compile ? 4 * c * kind->hidden : 0;
+    return larger(dtp_bound_tokens(b, larger(results, larger(walked, a->layer_mlp) - a->layer_mlp)),
+                  larger(dtp_bound_tokens(b, cast * kind->ffn), cast * up));
 }
 
 /* The five stages of a block of such a kind, behind those found before. */
@@ -142,7 +173,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     bool rotates = kind->rotary && !dtp_plan_fuses(plan), one_norm = kind->parallel == DTP_PARALLEL_ONE_NORM;
     uint64_t norm = a->layer_norms / 2, first = a->layer_input + norm;
     uint64_t middle = a->layer_all - first - norm - a->layer_attention - a->layer_mlp - b->low;
-    uint64_t core = plan->attention == DTP_ATTENTION_MATH ? 2 * scores(b) : 4 * q;
+    uint64_t core = plan->attention == DTP_ATTENTION_MATH ? 2 * scores(b) : 4 * q + in_steps(b, kind);
     uint64_t made = c * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
              chain = rotates ? (c == 4 ? 2 : 5) * c * q : 0;
     if (kind->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as projected */
@@ -163,8 +194,12 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
     stage[0] = (struct dtp_bound_stage){a->layer_all + inner, 0, matrix,
                                         larger(dtp_bound_tokens(b, scratch * f), cast * matrix)};
-    stage[1] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp + c * gated * f, mlp - up, up,
-                                        larger(dtp_bound_tokens(b, cast * gated * f), cast * up)};
+    b->forward_bytes = larger(b->forward_bytes, forward_bytes(b, kind, a, up, cast));
+    /* compiled casts of the gradient and of the weight stand together, as the input's gradient is made */
+    const uint64_t joined = plan->precision.compute == DTP_FP8 && !casts.kept && !scratch;
+    stage[1] =
+        (struct dtp_bound_stage){a->layer_all - a->layer_mlp + c * gated * f + joined * (gated * f + c * h), mlp - up,
+                                 up, larger(dtp_bound_tokens(b, cast * gated * f), (cast + joined) * up)};
     stage[2] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp,
                                         u->output};
     stage[3] = (struct dtp_bound_stage){first + made + chain + waits + b->low, mlp, u->output};
@@ -209,6 +244,7 @@ static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, i
         list_matrices(b, &tensors.kind);
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
     b->layer_cast[index] = units->layer_cast;
+    b->layer_trained[index] = dtp_plan_adapts(b->plan) ? units->layer_trained : units->layer;
     b->layer_padded = larger(b->layer_padded, (units->layer_shard - units->expert_shard) * units->ranks +
                                                   units->expert_shard * units->expert_ranks);
     if (index == 0 || activations.layer_all > b->activations.layer_all)

@@ -1,13 +1,10 @@
 /* Our executor: one arena. A block has 11 tensors, with norms of q and k 13: input, two norms' results with their
  * statistics, qkv, the core's result with its log-sum-exp, the sum behind attention, up (gate and up as one), the
  * product. Branches side by side have no such sum, and one norm or two; norms behind branches keep what these returned.
- *
  * Gradients are whole modules. Where they move, the one being reduced stands beside the one being written, and shards
  * of those that have gone. Let m blocks have begun theirs, the head before them (and the table that is tied to it):
- *
  *   going(m)     the head | the head and a block | two blocks
  *   shards(m)    nothing | the head's and m - 1 blocks'
- *
  * Where adapters alone are trained, their modules have gradients and state, beside weights that rest.
  * At each m stand: all of them where they rest over micro-steps, or as many as were made where nothing is reduced; all
  * and those going where whole sums are added to; those going and shards where shards are scattered, beside whole ones
@@ -34,16 +31,15 @@
 enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm and head */
 
 struct executor {
-    uint64_t elements[KINDS], total, own; /* of modules that are trained, padded to equal shards; a rank's of all */
-    uint64_t frozen;                      /* bytes of the others, with the largest matrix unpacked */
-    uint64_t whole[KINDS], shard[KINDS];  /* bytes of gradients: as they are made | as the optimizer reads them */
-    uint64_t all_whole, all_shard;
-    uint64_t one, two, one_shard;       /* of the largest block whole, of two that follow another | its shard */
-    uint64_t largest;                   /* elements of the largest module */
+    uint64_t elements[KINDS], largest, total, own; /* trained, padded to equal shards: of modules, of all; a rank's */
+    uint64_t frozen;                               /* bytes of the others, with the largest matrix unpacked */
+    /* Bytes of gradients as they are made, and as the optimizer reads them: of modules, [BLOCK] of all blocks; of a
+     * block of each kind, and of its divided experts, whose shard stands beside its attention. */
+    uint64_t whole[KINDS], shard[KINDS], all_whole, all_shard;
+    uint64_t block_whole[DTP_LAYER_MLPS], block_shard[DTP_LAYER_MLPS], early;
     int head;                           /* the module that has the head's matrix */
     bool several, always, shards, sums; /* sums: whole gradients of later micro-steps are added to the first ones' */
-    bool sharded;                       /* weights are gathered module by module */
-    bool streams;                       /* shards of blocks leave through two that stand */
+    bool sharded, streams; /* weights are gathered module by module; shards of blocks leave through two that stand */
     bool alone; /* one rank, whose blocks are updated behind their backward: the gradients of one at a time */
 };
 
@@ -60,16 +56,20 @@ static uint64_t divided_experts(const struct dtp_bound *b)
     return dtp_plan_adapts(b->plan) ? 0 : dtp_divide_up(b->units.expert_elements, granule) * granule;
 }
 
-/* Of a module's elements a rank's part: of experts that ranks divide by those that have the same ones. */
-static uint64_t shard_of(const struct dtp_bound *b, int module, uint64_t elements)
+/* Of the last so many blocks, of which those of each kind have so much. */
+static uint64_t blocks(const struct dtp_bound *b, const uint64_t *of_kind, uint64_t count)
 {
-    const uint64_t experts = module == BLOCK ? divided_experts(b) : 0;
-    return (elements - experts) / b->units.ranks + (experts ? experts / b->units.expert_ranks : 0);
+    const struct dtp_transformer *t = b->transformer;
+    const uint64_t experts =
+        b->uniform ? 0
+                   : dtp_transformer_expert_layers(t, b->layers) - dtp_transformer_expert_layers(t, b->layers - count);
+    return experts * of_kind[DTP_LAYER_EXPERTS] + (count - experts) * of_kind[DTP_LAYER_DENSE];
 }
 
-static uint64_t of_all(const struct dtp_bound *b, const uint64_t *module)
+/* Of that block alone, the `count`th from the last. */
+static uint64_t one(const struct dtp_bound *b, const uint64_t *of_kind, uint64_t count)
 {
-    return module[FIRST] + b->layers * module[BLOCK] + module[LAST];
+    return blocks(b, of_kind, count) - blocks(b, of_kind, count - 1);
 }
 
 /* Of a token, scratch of attention's backward; where it runs in steps of a ring a step's terms of gradients of q, of k
@@ -80,17 +80,12 @@ static uint64_t core_workspace(const struct dtp_bound *b, const struct dtp_layer
     const struct dtp_plan *plan = b->plan;
     const uint64_t cp = plan->cp ? plan->cp : 1, ranks = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / ranks,
                    heads = ranks * dtp_context_chunks(plan, k->kv_heads);
-    const struct dtp_attention_asked asked = {.size = {.batch = (uint32_t)plan->micro_batch,
-                                                       .sequence = (uint32_t)(plan->sequence / tokens),
-                                                       .heads = (uint32_t)(k->heads / heads),
-                                                       .kv_heads = (uint32_t)(k->kv_heads / heads),
-                                                       .head_dim = (uint32_t)k->head_dim,
-                                                       .backward = true,
-                                                       .deterministic = !plan->executor.atomic_attention},
-                                              .value_dim = (uint32_t)t->value_head_dim,
-                                              .halves = b->bytes.compute == 2,
-                                              .bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI,
-                                              .in_steps = tokens > 1};
+    struct dtp_attention_asked asked = {.value_dim = (uint32_t)t->value_head_dim, .halves = b->bytes.compute == 2};
+    asked.size.batch = (uint32_t)plan->micro_batch, asked.size.sequence = (uint32_t)(plan->sequence / tokens);
+    asked.size.heads = (uint32_t)(k->heads / heads), asked.size.kv_heads = (uint32_t)(k->kv_heads / heads);
+    asked.size.head_dim = (uint32_t)k->head_dim, asked.size.backward = true;
+    asked.size.deterministic = !plan->executor.atomic_attention, asked.in_steps = tokens > 1;
+    asked.bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI;
     const uint64_t c = b->bytes.compute, ring = tokens > 1 ? c * k->d_q + (tokens > 2 ? 10 : 6) * c * k->d_kv : 0;
     return dtp_divide_up(dtp_attention_planned_bytes(&asked), b->tokens) + ring;
 }
@@ -125,7 +120,7 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
                    routes = 12 * sent + (plan->ep > 1 ? 16 * came : 4 * sent);
     /* what experts return and, where it goes back to other ranks, what is sent of it, or the gradients of both; where
      * shared experts are weighed theirs */
-    const double back = ((plan->ep > 1 ? 1 : 0) + times) * rows + (k->shared_gate ? 1 : 0);
+    const double back = ((plan->ep > 1 ? 1 : 0) + times) * rows + (k->shared_ffn ? 1 : 0);
     const uint64_t results = k->experts ? c * h * (uint64_t)ceil(back) : 0;
     const uint64_t whole_up = c * up, kept_up = plan->executor.activation_fp8_input_store ? up : whole_up;
     const uint64_t qkv = c * (q + kv + (k->kv_latent ? k->d_core : kv)), core = c * k->d_core + 4 * k->heads;
@@ -162,7 +157,7 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     /* up's gradient beside its casts, by rows and by columns, for which the activation has gone, where it was kept; or
      * that activation before it is cast; what attention returned by columns in replays */
     if (fp8)
-        again = larger(lost ? 2 * up + second_read : 2 * up - f, c * f) + (input ? k->d_core : 0);
+        again = larger(lost ? 2 * up + second_read : 2 * up - f, lost ? c * f + f : c * f) + (input ? k->d_core : 0);
     const uint64_t mlp =
         (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no kept tensor's room */
     const uint64_t made = c * k->d_core + qkv + core_workspace(b, k);
@@ -176,11 +171,18 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t carried = apart && plan->offload == DTP_OFFLOAD_NONE ? c * h + projected : 0;
     const uint64_t opened =
         (input ? a->layer_all : a->layer_kept) + c * h + carried + (carried && !norms ? c * (q + 3 * h + up) : 0);
-    const uint64_t passing = input ? c * (up + f) : lost ? c * f : fp8 ? c * f : 0;
-    b->passing = larger(b->passing, c * h + passing + (fp8 ? (input ? 2 : 1) * f : 0) + results); /* with casts */
+    /* of whole inputs of the MLP beside their casts; of latents as all come together */
+    const uint64_t narrowed = kept_up < whole_up ? whole_up : 0, branch = k->parallel ? c * h : 0,
+                   passing = input ? larger(c * f + whole_up + (narrowed ? up : 0), latents ? projected + qkv : 0)
+                                   : larger(lost || fp8 ? c * f : 0, narrowed);
+    b->passing = larger(b->passing, c * h + branch + passing + (fp8 ? (input ? 2 : 1) * f : 0) + results);
+    /* where adapters of MLPs alone are trained, nothing below reads what the first layer's attention makes */
+    const bool reads = trained & ~(READ_SECOND | 1u << DTP_TARGET_DOWN) || plan->adapters.train_ends || policy_input;
+    b->cut = !k->adapted || reads ? 0 : dtp_bound_tokens(b, attention - returned - b->low - first);
+    b->returned = larger(b->returned, a->layer_all + c * h + results);
     b->carried = larger(b->carried, carried);
     b->opened = larger(b->opened, opened);
-    b->replayed = larger(b->replayed, input ? opened + (behind ? c * h : 0) : 0);
+    b->replayed = larger(b->replayed, input ? opened + (behind ? c * h : 0) + narrowed : 0);
 }
 
 /* Gradients that are rounded once and read by the optimizer have the type of what they are made of; a head's, in chunks
@@ -190,18 +192,11 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     const struct dtp_plan *plan = b->plan;
     const struct dtp_units *u = &b->units, *t = b->trained;
     const uint64_t c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce),
-                   first = t->embedding + t->position, experts = divided_experts(b),
-                   apart = experts ? u->expert_elements : 0, block = padded(b, t->largest_layer - apart) + experts,
-                   last = padded(b, t->total - b->layers * t->layer - first),
-                   mean[KINDS] = {padded(b, first), padded(b, t->layer - apart) + experts, last};
+                   first = t->embedding + t->position, ranks = u->ranks;
     const bool on_host = plan->offload != DTP_OFFLOAD_NONE, alone = b->cluster->gpus == 1;
-    struct executor x = {.elements = {mean[FIRST], block, last},
-                         .total = of_all(b, mean),
-                         .head = u->head ? LAST : FIRST,
-                         .several = plan->accumulate > 1,
-                         .shards = u->ranks > 1,
-                         .alone = plan->executor.update_in_backward && alone};
-    uint64_t own[KINDS];
+    struct executor x = {.elements = {padded(b, first), 0, padded(b, t->total - b->layers * t->layer - first)}};
+    x.head = u->head ? LAST : FIRST, x.several = plan->accumulate > 1, x.shards = u->ranks > 1;
+    x.alone = plan->executor.update_in_backward && alone;
     x.always = x.several && dtp_plan_reductions(plan) == plan->accumulate;
     x.sums = x.always && !x.shards && !alone;
     x.sharded = plan->offload == DTP_OFFLOAD_PARAMS ||
@@ -209,18 +204,25 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     x.streams = (on_host || plan->executor.update_in_backward) && x.shards && !x.always;
     const bool once = alone && !x.several,
                wide = plan->executor.reduce_engine == DTP_ENGINE_COPY && x.shards && b->bytes.master && !on_host;
-    const uint64_t of_blocks = once ? c : r;
-    for (int i = 0; i < KINDS; i++) {
-        const uint64_t bytes = once && (i != x.head || (!chunks && u->head)) ? c : r;
-        x.largest = larger(x.largest, x.elements[i]);
-        own[i] = shard_of(b, i, mean[i]);
-        x.whole[i] = bytes * mean[i], x.shard[i] = (wide ? 4 : bytes) * own[i];
+    uint64_t block[DTP_LAYER_MLPS], own[DTP_LAYER_MLPS], of_blocks = once ? c : r;
+    for (int i = 0; i < (b->uniform ? 1 : DTP_LAYER_MLPS);
+         i++) { /* a rank's part of experts that ranks divide by those with the same */
+        const uint64_t experts = b->uniform || i == DTP_LAYER_EXPERTS ? divided_experts(b) : 0,
+                       rest = padded(b, b->layer_trained[i] - (experts ? u->expert_elements : 0));
+        block[i] = rest + experts, own[i] = rest / ranks + (experts ? experts / u->expert_ranks : 0);
+        x.block_whole[i] = of_blocks * block[i], x.block_shard[i] = (wide ? 4 : of_blocks) * own[i];
+        x.elements[BLOCK] = larger(x.elements[BLOCK], block[i]);
+        x.early = experts ? (wide ? 4 : of_blocks) * experts / u->expert_ranks : 0;
     }
-    const bool turns = !b->uniform && b->transformer->expert_layer_step > 1; /* of two blocks one is dense */
-    x.one = of_blocks * block;
-    x.two = x.one + of_blocks * (turns ? padded(b, dtp_transformer_count(b->transformer).block) : block);
-    x.one_shard = (wide ? 4 : of_blocks) * shard_of(b, BLOCK, block);
-    x.all_whole = of_all(b, x.whole), x.all_shard = of_all(b, x.shard), x.own = of_all(b, own);
+    for (int i = 0; i < KINDS; i++) {
+        const uint64_t bytes = once && (i != x.head || (!chunks && u->head)) ? c : r,
+                       elements = i == BLOCK ? blocks(b, block, b->layers) : x.elements[i],
+                       part = i == BLOCK ? blocks(b, own, b->layers) : elements / ranks;
+        x.largest = larger(x.largest, x.elements[i]);
+        x.total += elements, x.own += part;
+        x.whole[i] = bytes * elements, x.shard[i] = (wide ? 4 : bytes) * part;
+        x.all_whole += x.whole[i], x.all_shard += x.shard[i];
+    }
     if (dtp_plan_adapts(plan)) {
         struct dtp_trained_count count;
         dtp_plan_trained(b->transformer, plan, &count);
@@ -245,7 +247,10 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
     bytes += host_params ? 0 : c * (x->sharded ? own : x->total) + x->frozen;
     bytes += x->sharded ? c * ring * x->elements[BLOCK] : 0;
     bytes += x->shards && host_params ? 2 * c * largest : 0;
-    bytes += x->streams ? smaller(2, b->layers) * x->one_shard : 0;
+    const uint64_t experts = b->uniform ? 0 : dtp_transformer_expert_layers(b->transformer, b->layers);
+    bytes += x->streams ? smaller(2, b->layers - experts) * x->block_shard[DTP_LAYER_DENSE] +
+                              smaller(2, experts) * x->block_shard[DTP_LAYER_EXPERTS]
+                        : 0;
     if (x->shards && plan->executor.reduce_engine == DTP_ENGINE_COPY)
         bytes += b->units.ranks * reduced; /* what the others sent of a shard */
     else if (x->shards && x->always)
@@ -260,19 +265,20 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
     return bytes;
 }
 
-/* When `blocks` have begun theirs. */
-static uint64_t gradients(const struct dtp_bound *b, const struct executor *x, uint64_t blocks)
+/* When so many blocks have begun theirs. */
+static uint64_t gradients(const struct dtp_bound *b, const struct executor *x, uint64_t begun)
 {
-    uint64_t tied = b->units.head ? 0 : x->whole[FIRST], block = x->whole[BLOCK], last = x->whole[LAST];
-    uint64_t going = blocks > 1 ? x->two : last + (blocks ? x->one : 0);
+    const uint64_t tied = b->units.head ? 0 : x->whole[FIRST], last = x->whole[LAST],
+                   made = blocks(b, x->block_whole, begun), above = blocks(b, x->block_whole, begun ? begun - 1 : 0),
+                   going = begun > 1 ? made - blocks(b, x->block_whole, begun - 2) : last + made;
     if (!x->shards && !x->sums)
-        return x->several ? x->all_whole : last + tied + (x->alone && blocks ? 1 : blocks) * block;
+        return x->several ? x->all_whole : last + tied + (x->alone ? made - above : made);
     if (x->sums)
         return x->all_whole + tied + going;
     if (x->always)
         return x->all_shard + tied + going;
-    uint64_t shards = blocks ? x->shard[LAST] + (x->streams ? 0 : (blocks - 1) * x->shard[BLOCK]) : 0;
-    return shards + going + (x->several ? x->whole[FIRST] + (b->layers - blocks) * block : tied);
+    uint64_t shards = begun ? x->shard[LAST] + (x->streams ? 0 : blocks(b, x->block_shard, begun - 1)) : 0;
+    return shards + going + (x->several ? x->whole[FIRST] + x->whole[BLOCK] - made : tied);
 }
 
 /* Forward: the table beside what a micro-step before is still reducing, until block 0 is done; the last block. Then
@@ -285,7 +291,7 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
     uint64_t kept = dtp_bound_saved(b, b->layers), stream = dtp_bound_tokens(b, a->gradient);
     uint64_t below = dtp_bound_saved(b, b->layers - 1), head = c * x->elements[x->head];
     uint64_t before = !x->several ? 0 : x->always && x->shards ? x->all_shard : x->all_whole;
-    uint64_t drains = x->always && moves ? x->whole[FIRST] + x->whole[BLOCK] : 0;
+    uint64_t drains = x->always && moves ? x->whole[FIRST] + one(b, x->block_whole, b->layers) : 0;
     uint64_t made = gradients(b, x, 0), scattered = x->shards && !x->always ? x->shard[LAST] : 0;
     dtp_bound_hold(b, before + kept + chunk_bytes);
     dtp_bound_hold(b, before + below +
@@ -293,7 +299,8 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
     dtp_bound_keep(b, before + drains + c * x->elements[FIRST] + stream);
     dtp_bound_keep(b, before + drains + (ahead || !b->units.head ? head : 0) + dtp_bound_saved(b, 1) +
                           dtp_bound_tokens(b, b->passing));
-    dtp_bound_keep(b, before + below + dtp_bound_tokens(b, a->layer_kept) + dtp_bound_tokens(b, b->passing) + head);
+    const bool whole = a->checkpoint_every > 1 && (b->layers - 1) % a->checkpoint_every;
+    dtp_bound_keep(b, before + below + head + dtp_bound_tokens(b, whole ? b->returned : a->layer_kept + b->passing));
     dtp_bound_keep(b, made + kept + 2 * stream + head + chunk_bytes + 4 * b->tokens);
     dtp_bound_keep(b, made + kept + stream + head + larger(2 * stream, scattered));
 }
@@ -304,31 +311,36 @@ void dtp_bound_executor(struct dtp_bound *b)
     uint64_t asked = b->plan->executor.loss_chunk, stream = dtp_bound_tokens(b, b->activations.gradient);
     uint64_t rows = smaller(dtp_executor_loss_chunk_rows(asked, row_bytes), b->tokens);
     const struct executor x = executor_of(b, rows < b->tokens);
-    b->most_bytes = b->least_bytes = b->kept_weights = b->unpacked = b->unpacking = b->unpacked_one = b->cut = 0;
+    b->most_bytes = b->least_bytes = b->kept_weights = b->unpacked = b->unpacking = b->unpacked_one = 0;
     b->rest_bytes = rest_bytes(b, &x);
     forward(b, &x, rows * row_bytes);
-    const uint64_t work = dtp_bound_block(b, 0, 0), replayed = dtp_bound_tokens(b, b->replayed),
+    const bool scatters = x.shards && !x.always && !x.streams, fp8 = b->plan->precision.compute == DTP_FP8;
+    const uint64_t cast = fp8 ? b->units.down * (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) : 0;
+    const uint64_t work = dtp_bound_block(b, 0, 0) + (scatters ? x.early : 0),
+                   replayed = dtp_bound_tokens(b, b->replayed) + cast,
                    carried = work + dtp_bound_tokens(b, b->carried), /* behind the first */
-        scattered = x.shards && !x.always && !x.streams ? x.one_shard : 0,
-                   next = smaller(larger(b->activations.checkpoint_every, 2) + 1, 5);
+        next = b->uniform ? smaller(larger(b->activations.checkpoint_every, 2) + 1, 5) : b->layers;
     for (uint64_t i = 1; i <= b->layers; i = i < next || i == b->layers ? i + 1 : b->layers) {
-        const uint64_t below = dtp_bound_saved(b, b->layers - i), going = gradients(b, &x, i) + below;
+        const uint64_t below = dtp_bound_saved(b, b->layers - i), going = gradients(b, &x, i) + below,
+                       scattered = scatters ? one(b, x.block_shard, i) : 0;
         dtp_bound_keep(
             b, going + larger(i > 1 ? larger(carried, dtp_bound_tokens(b, b->opened)) : work, stream + scattered));
         if (i > 1)
-            dtp_bound_keep(b, gradients(b, &x, i - 1) + scattered + below + replayed);
+            dtp_bound_keep(b,
+                           gradients(b, &x, i - 1) + (scatters ? one(b, x.block_shard, i - 1) : 0) + below + replayed);
         if (i > 1 && x.several && !x.always) /* a micro-step that reduces nothing, with all gradients of those before */
-            dtp_bound_keep(b, (b->plan->accumulate > 2 ? x.all_whole : x.whole[LAST] + i * x.whole[BLOCK]) + below +
-                                  larger(carried, replayed));
+            dtp_bound_keep(b, (b->plan->accumulate > 2 ? x.all_whole : x.whole[LAST] + blocks(b, x.block_whole, i)) +
+                                  below + larger(carried, replayed));
     }
     /* the embedding's, beside those of block 0 */
     bool moves = x.shards || x.sums;
-    uint64_t shards = x.all_shard - (x.streams ? b->layers * x.shard[BLOCK] : 0), first = x.shard[FIRST];
-    uint64_t wholes = x.all_whole - (x.alone ? b->layers * x.whole[BLOCK] : 0);
+    uint64_t shards = x.all_shard - (x.streams ? x.shard[BLOCK] : 0), first = x.shard[FIRST];
+    uint64_t wholes = x.all_whole - (x.alone ? x.whole[BLOCK] : 0);
     uint64_t resting = x.shards ? shards - (x.always ? 0 : first) : wholes;
     dtp_bound_hold(b, x.shards ? shards : wholes);
-    dtp_bound_keep(b, resting + (moves ? x.whole[FIRST] + x.whole[BLOCK] : 0) +
-                          larger(stream, x.shards && !x.always ? first : 0));
+    dtp_bound_keep(b, resting + (moves ? x.whole[FIRST] + one(b, x.block_whole, b->layers) : 0) +
+                          larger(stream, x.shards && !x.always ? first : 0) +
+                          (b->activations.embedding ? 2 * stream : 0));
     /* what a block keeps depends on which of its linears have one; of experts what backward makes is not counted */
     if (dtp_plan_adapts(b->plan) || b->transformer->experts)
         b->least_bytes = b->rest_bytes;

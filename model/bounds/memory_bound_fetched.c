@@ -1,31 +1,25 @@
 /* DeepSpeed's ZeRO-3: weights are fetched tensor by tensor, within limits in elements; gradients go by buckets.
- *
  * Tensors up to stage3_param_persistence_threshold are never given back. Of the others, those that are still to be used
  * stand up to stage3_max_live_parameters where anything is fetched ahead: each module fetches up to
  * stage3_prefetch_bucket_size more than it uses, one tensor at least. Where a bucket is more than the smallest tensor,
  * that is more than modules give back, and what stands grows up to the limit; else it grows only where they give back
  * less than one for each that they fetch: at the turn, and in backward where a block is replayed, whose two uses fetch
  * twice.
- *
  * At the turn from forward to backward what is used again within stage3_max_reuse_distance stays, whatever the limit.
  * With R elements of blocks above it, and of them all or each `every`-th replayed, a tensor is used again after twice
  * the head and (2 + 1/every) R elements.
- *
  * What is fetched ahead comes in a flat buffer that stands beside the tensors copied out of it until the first of these
  * is used. The last of a micro-step's is the embedding's, for its backward: where all weights may stand it has been
  * fetched by the turn; where a bucket holds all of them, forward has a flat buffer of them. ZeRO++ has second copies.
  */
 #include "bounds/memory_bound.h"
 
+/* Elements: never given back; fetched and given back, the smallest matrix of these. Of the others what is fetched
+ * ahead, its flat buffer, blocks kept for backward; to how many that comes, by how many more with each layer of
+ * backward; of the embedding, where it is fetched by the turn; second copies; embeddings and head. Bytes of one in a
+ * flat buffer. */
 struct fetched {
-    uint64_t persistent, others; /* elements: never given back | fetched and given back */
-    uint64_t smallest;           /* matrix of these */
-    uint64_t ahead, flat, again; /* of the others: fetched ahead, its flat buffer | of blocks kept for backward */
-    uint64_t most;               /* that ahead comes to */
-    uint64_t gained;             /* by how many elements more with each layer of backward */
-    uint64_t last;               /* of the embedding, where it is fetched by the turn */
-    uint64_t second;             /* second copies */
-    uint64_t root, flat_bytes; /* elements of embeddings and head | bytes of one in a flat buffer: ZeRO++'s are int8 */
+    uint64_t persistent, others, smallest, ahead, flat, again, most, gained, last, second, root, flat_bytes;
 };
 
 static void add_tensors(const struct dtp_bound *b, struct fetched *f, uint64_t count, uint64_t elements)
@@ -115,16 +109,13 @@ void dtp_bound_fetched(struct dtp_bound *b)
     uint64_t all = f.flat >= f.others ? f.flat_bytes * f.others : 0; /* in one flat buffer, until the head is used */
     uint64_t logits = dtp_bound_tokens(b, chunked ? 0 : a->logits), block = dtp_bound_block(b, 0, g);
     uint64_t head = standing + weights(b, &f, u->embedding, layers);
-    dtp_bound_steps(b,
-                    &(struct dtp_bound_beside){.forward = standing + weights(b, &f, u->down, layers) + all,
-                                               .logits = head + (all > logits ? all - logits : 0),
-                                               .loss = chunked || reuses ? head : standing + weights(b, &f, 0, layers),
-                                               .head = head,
-                                               .head_gradient = c * t->embedding,
-                                               .ends = standing + weights(b, &f, 0, 0) + g * t->embedding + waiting});
-    dtp_bound_keep_block(b, standing + waiting + dtp_bound_saved(b, layers - 1) + weights(b, &f, own, layers) + block,
-                         false);
-    dtp_bound_keep_block(b, standing + waiting + dtp_bound_saved(b, 0) + weights(b, &f, own, 0) + block, true);
+    struct dtp_bound_beside beside = {.head = head, .head_gradient = c * t->embedding};
+    beside.forward = standing + weights(b, &f, u->down, layers) + all;
+    beside.logits = head + (all > logits ? all - logits : 0);
+    beside.loss = chunked || reuses ? head : standing + weights(b, &f, 0, layers);
+    beside.ends = standing + weights(b, &f, 0, 0) + g * t->embedding + waiting;
+    dtp_bound_steps(b, &beside);
+    dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, layers - 1) + weights(b, &f, own, layers) + block);
     dtp_bound_buckets(b, close_bucket, &(struct reducing){&f, standing, waiting, tied});
     dtp_bound_hold(b, shard + c * f.persistent + dtp_bound_saved(b, layers) + dtp_bound_tokens(b, a->head + a->loss));
     dtp_bound_keep(b, standing + persistent + (g < 4 && !offloads ? 4 * smaller(t->total_shard, 1000000000) : 0));

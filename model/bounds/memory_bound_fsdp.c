@@ -3,27 +3,20 @@
 
 #include "plan/optimizer_state.h"
 
+/* Bytes of weights as gathered: of a unit but the last, which may be smaller; of the largest layer, of one on average.
+ * Of the root's while the embedding is at work, the blocks, in backward with what is left of the embedding's, head and
+ * loss; of the head's gradient while blocks are at work, and of its reduction beside the last unit. Of a layer's
+ * reduction, FSDP2's until the next unit has been reduced. Of a layer's shard its cast, or what has come up from the
+ * host; what came up and its cast, FSDP2's until forward has copied; the same of the root's, which FSDP1 always casts.
+ * Between forward and backward all that stays, or as gathered again from fewer ranks. */
 struct fsdp {
-    uint64_t unit, layer;          /* bytes of weights gathered; unit: of all but the last, which may be smaller */
-    uint64_t largest;              /* of one layer; `layer` is the mean where they differ */
-    uint64_t first, between, head; /* of the root's, while the embedding is at work, the blocks, head and loss */
-    uint64_t head_gradient;        /* of the head, while blocks are at work */
-    uint64_t head_input;           /* of its reduction, beside the last unit */
+    uint64_t unit, last, largest, layer, first, between, behind, head, head_gradient, head_input;
+    uint64_t input, cast, uploaded, root_uploaded, stays, root_stays;
     uint64_t end, end_shard;       /* elements of what is reduced with the embedding */
-    uint64_t last;                 /* bytes of the last unit */
-    uint64_t input;                /* of a layer's reduction; FSDP2's stands until the next unit has been reduced */
-    uint64_t cast;          /* of a layer's shard, which is cast before it is gathered, or has come up from the host */
-    uint64_t uploaded;      /* of a layer's shard, what came up and its cast; FSDP2's stand until forward has copied */
-    uint64_t root_uploaded; /* the same of the root's; FSDP1 casts it though nothing comes up */
-    uint64_t stays, root_stays; /* between forward and backward: all, or as gathered again from fewer ranks */
-    uint64_t before, after;     /* gradients at rest before the last backward, and behind it */
-    uint64_t whole_bytes;       /* of an element of gradients kept whole */
-    uint64_t reduced_bytes;     /* of an element of a reduction's result, with what it is cast into */
-    uint64_t block;             /* of a block at its worst stage */
-    bool several, whole;        /* micro-steps; whose gradients are added up whole, and reduced once */
-    bool flat;                  /* FSDP2 copies weights out of a flat buffer */
-    bool ends;                  /* embedding and head are units of their own */
-    bool keeps;                 /* weights stay gathered between forward and backward */
+    uint64_t before, after, block; /* gradients at rest before the last backward, behind it; a block's worst stage */
+    uint64_t whole_bytes, reduced_bytes; /* of an element of whole gradients; of a reduction's result and its cast */
+    bool several, whole;                 /* micro-steps; whose gradients are added up whole, and reduced once */
+    bool flat, keeps, ends; /* weights are copied out of a flat buffer; stay gathered; of the root are two units */
 };
 
 /* FSDP2 pads each parameter to equal shards; experts that ranks divide are gathered among those that have the same. */
@@ -73,16 +66,12 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     const struct dtp_element_bytes *e = &b->bytes;
     const uint64_t group = plan->reshard_group, cast = e->params != e->compute ? e->compute : 0,
                    up = plan->offload == DTP_OFFLOAD_PARAMS ? e->params + cast : 0;
-    struct fsdp f = {.flat = !plan->fsdp1,
-                     .keeps = !plan->reshard_after_forward,
-                     .several = plan->accumulate > 1,
-                     .end = padded(b, t->root, t->root_shard, 0),
-                     .end_shard = t->root_shard,
-                     .head_gradient = e->compute * t->embedding,
-                     .block = dtp_bound_block(b, e->compute, e->compute),
-                     .whole_bytes = plan->fsdp1 ? e->compute : e->reduce,
-                     .reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0),
-                     .after = plan->offload == DTP_OFFLOAD_NONE ? e->grads * t->total_shard : 0};
+    struct fsdp f = {.flat = !plan->fsdp1, .keeps = !plan->reshard_after_forward, .several = plan->accumulate > 1};
+    f.end = padded(b, t->root, t->root_shard, 0), f.end_shard = t->root_shard;
+    f.head_gradient = e->compute * t->embedding, f.block = dtp_bound_block(b, e->compute, e->compute);
+    f.whole_bytes = plan->fsdp1 ? e->compute : e->reduce;
+    f.reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0);
+    f.after = plan->offload == DTP_OFFLOAD_NONE ? e->grads * t->total_shard : 0;
     add_weights(b, &f);
     if (plan->fsdp1 && dtp_plan_adapts(plan)) /* whose hooks hold gradients of frozen layers' inputs to the end */
         f.head_gradient += b->layers * dtp_bound_tokens(b, b->activations.gradient);
@@ -92,6 +81,7 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     f.cast = cast && f.flat ? cast * t->largest_layer_shard : f.uploaded;
     f.stays = !b->units.count ? 0 : f.keeps ? f.layer : group ? f.layer / group : 0;
     f.root_stays = group && !dtp_plan_keeps_root(plan) ? f.first / group : 0;
+    f.behind = f.between + (f.ends ? f.root_stays : 0);
     f.whole = f.several && !plan->accumulate_sync;
     f.before = f.whole ? f.whole_bytes * t->total : f.several ? f.after : 0;
     return f;
@@ -124,11 +114,13 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
                    stream = dtp_bound_tokens(b, b->activations.gradient), one = b->bytes.compute * t->largest_layer,
                    depth = dtp_plan_prefetches_backward(b->plan) * (f->flat ? b->plan->prefetch_depth : UINT64_C(1));
     const bool gathers = u->count && !f->keeps, above = unit + 1 < u->count;
-    const uint64_t own = u->count ? width * f->largest : 0, ahead = gathers ? smaller(depth, unit) * f->unit : 0,
+    const uint64_t own = u->count ? width * f->largest : 0,
+                   root = f->ends && depth > unit ? f->first : 0, /* comes behind the first unit */
+        ahead = gathers ? smaller(depth, unit) * f->unit + root : 0,
                    before = above && depth ? smaller(depth - 1, unit) * f->unit : 0, /* ahead, as its own are copied */
         input = (reduces && f->flat) * (above ? width_of(b, unit + 1) * f->input : f->head_input); /* of that above */
     const uint64_t standing =
-        gradients(b, f, b->layers - end, reduces) + f->between + own + begin * f->stays + f->head_gradient;
+        gradients(b, f, b->layers - end, reduces) + f->behind + own + begin * f->stays + f->head_gradient;
     if (f->flat)
         dtp_bound_keep(b, standing + input + dtp_bound_saved(b, end) + stream +
                               larger(gathers ? own + width * f->stays + before : 0,
@@ -142,18 +134,17 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     const uint64_t beside = standing + ahead + dtp_bound_saved(b, begin) + stream;
     dtp_bound_keep(b, b->plan->fsdp1 ? beside + 2 * width * one
                                      : beside - own + width * (f->input + (f->whole ? 0 : one)));
-    if (!f->whole)
-        dtp_bound_keep(b, beside - own + width * (f->input + t->largest_layer_shard * f->reduced_bytes));
 }
 
 /* The last units, the lowest that gathers all ahead, the first. */
 static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 {
     const uint64_t count = larger(b->units.count, 1), lowest = b->plan->prefetch ? b->plan->prefetch_depth : 0,
-                   third = b->units.last_unit_layers < b->units.layers_per_unit ? count - 3 : count,
-                   units[] = {count - 1, count - 2, third, lowest, 0};
+                   root = lowest && b->units.head_end ? lowest - 1 : 0, /* with the root ahead as well */
+        third = b->units.last_unit_layers < b->units.layers_per_unit ? count - 3 : count,
+                   units[] = {count - 1, count - 2, third, lowest, root, 0};
     uint64_t before = count;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         if (units[i] < before)
             keep_unit(b, f, before = units[i], reduces);
 }
@@ -172,12 +163,10 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
         copy = f->flat * (u->count ? f->last : f->first),                       /* the last unit's flat buffer */
         own = f->keeps ? 0 : f->last, count = u->count,
                    kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
-    struct dtp_bound_beside beside = {.forward = standing + f->between + copy + own,
-                                      .logits = standing + f->head + (f->ends ? f->head - f->between : copy),
-                                      .loss = standing + (stands ? f->head - again : 0),
-                                      .head = standing - again + f->head +
-                                              (dtp_plan_prefetches_backward(plan) && !f->keeps ? f->last : 0),
-                                      .head_gradient = b->bytes.compute * b->trained->embedding};
+    struct dtp_bound_beside beside = {.head_gradient = b->bytes.compute * b->trained->embedding};
+    beside.forward = standing + f->between + copy + own, beside.loss = standing + (stands ? f->head - again : 0);
+    beside.logits = standing + f->head + (f->ends ? f->head - f->between : copy);
+    beside.head = standing - again + f->head + (dtp_plan_prefetches_backward(plan) && !f->keeps ? f->last : 0);
     dtp_bound_keep(b, f->before + f->first + (f->flat ? f->first : 0) + f->root_uploaded);
     if (f->flat && count)
         dtp_bound_keep(b, f->before + f->between + f->first + width_of(b, 0) * (2 * f->largest + f->uploaded) +
@@ -220,6 +209,9 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, s
     uint64_t input = b->bytes.reduce * f->end, root = t->root - t->head_end;
     beside->ends = larger(beside->ends, rest + f->first + c * made +
                                             (reduces && f->flat && t->count ? width_of(b, 0) * f->input : 0));
+    if (f->ends && f->flat && !f->keeps) /* the embedding's is copied out of its flat buffer */
+        dtp_bound_keep_late(b, rest + 2 * f->first + f->root_stays + reduces * width_of(b, 0) * f->input +
+                                   dtp_bound_tokens(b, b->activations.gradient));
     if (b->plan->fsdp1)
         dtp_bound_keep_late(b, rest + f->first + 2 * c * root);
     else if (reduces)
@@ -234,7 +226,7 @@ void dtp_bound_fsdp(struct dtp_bound *b)
     const struct fsdp f = fsdp_of(b);
     struct dtp_bound_beside beside = forward(b, &f);
     if (f.ends) /* the head is reduced, the last unit on its way */
-        dtp_bound_keep(b, f.before + f.between + b->layers * f.stays + f.head_input +
+        dtp_bound_keep(b, f.before + f.behind + b->layers * f.stays + f.head_input +
                               (f.whole ? 0 : b->bytes.compute * b->trained->head_end) + (f.keeps ? 0 : f.last) +
                               dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, b->activations.gradient));
     for (int reduces = f.several ? 0 : 1; reduces < 2; reduces++) {

@@ -4,16 +4,15 @@
 #include "plan/optimizer_state.h"
 #include "plan/runtime.h"
 
+/* Layers whose casts live from forward to backward, bytes of these, of a layer's, of the head's. Buckets that gradients
+ * are copied into on their way. Of an element of a gradient as it joins what rests; of gradients made within a block,
+ * of all and of the one at work. The head's as it is made, a tied one until the embedding's comes. Of the largest
+ * tensor the elements, its gradient on its way to the host. A rank's gradients, where it has them besides whole ones.
+ */
 struct replicated {
-    uint64_t kept_casts, kept;          /* layers whose casts live from forward to backward | bytes of these */
-    uint64_t casts, head_cast;          /* bytes: of a layer | of the head */
-    uint64_t buckets;                   /* that gradients are copied into on their way */
-    uint64_t made;                      /* of an element of a gradient as it joins what rests */
-    uint64_t element_bytes, last_bytes; /* of gradients made within a block: of all | of the one at work */
-    uint64_t head_gradient, waiting;    /* of the head: as it is made | a tied one's, until the embedding's comes */
-    uint64_t largest, carried; /* the largest tensor: elements | bytes of its gradient, on its way to the host */
-    uint64_t shard, beside;    /* a rank's gradients | where it has them besides whole ones, all of a step */
-    bool counted;              /* buckets of so many elements, flattened into a copy to be reduced */
+    uint64_t kept_casts, kept, casts, head_cast, buckets, made, element_bytes, last_bytes;
+    uint64_t head_gradient, waiting, largest, carried, shard, beside;
+    bool counted; /* buckets of so many elements, flattened into a copy to be reduced */
 };
 
 /* Gradients at rest when `done` of the micro-step's have been made. */
@@ -84,10 +83,10 @@ static void block(struct dtp_bound *b, const struct replicated *r, uint64_t belo
 {
     bool again = r->kept_casts < b->layers && below % larger(b->activations.checkpoint_every, 1) == 0; /* replayed */
     const uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept + (again ? r->casts : 0) : r->casts;
-    dtp_bound_keep_block(b,
-                         gradients(b, r, done) + dtp_bound_saved(b, below) + casts + r->waiting + r->buckets +
-                             dtp_bound_block(b, r->element_bytes, r->last_bytes),
-                         below == 0);
+    const uint64_t bytes = gradients(b, r, done) + dtp_bound_saved(b, below) + casts + r->waiting + r->buckets +
+                           dtp_bound_block(b, r->element_bytes, r->last_bytes);
+    (below ? dtp_bound_keep : dtp_bound_keep_late)(b, bytes);
+    b->block_bytes = larger(b->block_bytes, b->rest_bytes + bytes); /* which the reduction of any bucket may meet */
 }
 
 /* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit. Stage 2 keeps its
@@ -121,20 +120,17 @@ void dtp_bound_replicated(struct dtp_bound *b)
                    forward = r.beside && plan->accumulate == 1 ? r.beside : begin;
     const bool buffered = plan->runtime->gradients_in_matmul, summed = plan->runtime->sums_gradients,
                sums = plan->deepspeed.bf16_optimizer;
-    dtp_bound_steps(b, &(struct dtp_bound_beside){.forward = forward + cached * r.casts,
-                                                  .logits = forward + casts + (cached - r.kept_casts) * r.casts +
-                                                            (dtp_plan_autocast(plan) ? stream : 0),
-                                                  .loss = forward + casts,
-                                                  .head = begin + casts + r.buckets,
-                                                  .head_gradient = r.head_gradient,
-                                                  .ends = gradients(b, &r, without) + r.buckets + r.waiting +
-                                                          (buffered ? b->bytes.compute : r.made) * t->embedding});
+    struct dtp_bound_beside beside = {.forward = forward + cached * r.casts, .loss = forward + casts};
+    beside.logits = beside.loss + (cached - r.kept_casts) * r.casts + (dtp_plan_autocast(plan) ? stream : 0);
+    beside.head = begin + casts + r.buckets, beside.head_gradient = r.head_gradient;
+    beside.ends =
+        gradients(b, &r, without) + r.buckets + r.waiting + (buffered ? b->bytes.compute : r.made) * t->embedding;
+    dtp_bound_steps(b, &beside);
     dtp_bound_hold(b, forward - r.carried + casts + dtp_bound_saved(b, b->layers) +
                           dtp_bound_tokens(b, a->head + a->loss));
     if (dtp_plan_autocast(plan)) /* the head's gradient is cast */
         dtp_bound_keep(b, begin + r.kept + (b->bytes.compute + r.made) * t->embedding + r.buckets +
                               dtp_bound_saved(b, b->layers) + stream);
-    b->casts_bytes = r.kept;
     if (t->position && !buffered)
         dtp_bound_keep_late(b, gradients(b, &r, without - t->position) + r.waiting + r.buckets +
                                    b->bytes.grads * t->position + stream);
@@ -151,11 +147,10 @@ void dtp_bound_replicated(struct dtp_bound *b)
         dtp_bound_keep(b, end + reduce * t->total);
     else if (!sums && plan->deepspeed.pipeline)
         dtp_bound_keep(b, end + reduce * (bucket + smaller(larger(bucket, r.largest), t->total)));
-    b->gradients_bytes = end;
+    b->first_bytes = gradients(b, &r, t->head) + r.kept + dtp_bound_saved(b, b->layers) + stream;
+    b->positions_bytes = end + r.waiting + stream, b->gradients_bytes = end;
     const uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(t->total, t->ranks) : t->total,
-                   rest = r.beside ? r.beside
-                          : summed ? begin
-                                   : end;
+                   after = summed ? begin : end, rest = r.beside ? r.beside : after;
     const bool wide = plan->runtime->counts_elements && !sums && b->bytes.grads < 4 &&
                       plan->offload == DTP_OFFLOAD_NONE, /* updated in fp32 */
         copies = summed && plan->strategy == DTP_ZERO1;  /* of gathered weights */

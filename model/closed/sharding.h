@@ -48,6 +48,9 @@ void dtp_units_count(const struct dtp_transformer *transformer, const struct dtp
 void dtp_units_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                   const struct dtp_plan *plan, struct dtp_layer_kind *kind, struct dtp_units *out);
 
+/* Of a plan with adapters those parameters alone that have gradients, as if there were no others. */
+void dtp_units_trained(const struct dtp_units *units, const struct dtp_plan *plan, struct dtp_units *out);
+
 /* Bytes at rest on one GPU, and on its share of host and NVMe; elements of what stays on the GPU. */
 struct dtp_state_bytes {
     uint64_t params_elements, grads_elements, optimizer_elements;

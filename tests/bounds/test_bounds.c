@@ -31,8 +31,8 @@
 #define MOST_ABOVE 0.20
 
 #define MOST_OUTSIDE_PERCENT 3     /* of plans of one runtime that are further off: ZeRO-3's */
-#define MOST_OUTSIDE_PER_MILLE 4   /* of all */
-#define MOST_OUTSIDE_OF_ADAPTERS 3 /* percent of plans with adapters, or with experts under our executor */
+#define MOST_OUTSIDE_PER_MILLE 3   /* of all */
+#define MOST_OUTSIDE_OF_ADAPTERS 2 /* percent of plans with adapters */
 
 struct tally {
     int plans, close, outside;
@@ -179,7 +179,7 @@ static void test_other_runtimes(void **state)
     }
 }
 
-/* Of 4,500 plans of ten seeds -9 to +44 %, 0.3 % outside: replays under ZeRO-3, reentrant ones under FSDP1. */
+/* Of 4,500 plans of ten seeds -9 to +44 %, 0.2 % outside: replays under ZeRO-3, reentrant ones under FSDP1. */
 static void test_adapters(void **state)
 {
     (void)state;
@@ -232,11 +232,11 @@ static void test_executor_adapters(void **state)
         assert_true(check_job(&job, &tally));
     }
     check_tally("adapters of dtplan", &tally);
-    assert_shares(&tally, CLOSE_PERCENT - 8, 2); /* the first block keeps less */
+    assert_shares(&tally, CLOSE_PERCENT - 8, 1); /* the first block keeps less */
 }
 
-/* Experts under our executor, of whatever rows a rank has room for, and latent attention with them or without: of 1,500
- * plans of five seeds -3.8 to +12.5 %, 0.8 % outside. */
+/* Experts under our executor, of whatever rows a rank has room for, and latent attention with them or without: of
+ * 3,000 plans of ten seeds none outside. */
 static void test_executor_experts(void **state)
 {
     (void)state;
@@ -252,7 +252,7 @@ static void test_executor_experts(void **state)
             assert_true(check_job(&job, &tally));
         }
         check_tally(latent ? "latents of dtplan" : "experts of dtplan", &tally);
-        assert_shares(&tally, CLOSE_PERCENT, MOST_OUTSIDE_OF_ADAPTERS); /* with a stream of weight gradients */
+        assert_shares(&tally, CLOSE_PERCENT, 0.7); /* one of 150 */
     }
 }
 
