@@ -69,6 +69,36 @@ static double head_matmuls_s(const struct dtp_timing *c)
     return floor(c->tokens / rows) * head_rows_s(c, rows) + (left > 0 ? head_rows_s(c, left) : 0);
 }
 
+/* Of the projections of modules that predict further ahead, 2 h -> h, all their products. */
+static double projections_s(const struct dtp_timing *c)
+{
+    static const enum dtp_measured_matmul kinds[] = {DTP_MEASURED_MATMUL_FORWARD, DTP_MEASURED_MATMUL_INPUT_GRADIENT,
+                                                     DTP_MEASURED_MATMUL_WEIGHT_GRADIENT};
+    double h = (double)c->transformer->hidden, shape[] = {c->tokens, h, 2 * h}, seconds = 0;
+    const int turned[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 2, 0}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        seconds += dtp_cluster_matmul_s(c->cluster, &c->execution, kinds[i], c->plan->precision.compute,
+                                        shape[turned[i][0]], shape[turned[i][1]], shape[turned[i][2]]);
+    return (double)c->transformer->ahead_layers * seconds;
+}
+
+/* The model's losses: its own, and one of each such module. */
+static double losses(const struct dtp_timing *c)
+{
+    return 1 + (double)c->transformer->ahead_layers;
+}
+
+/* Of a token's h elements, that such a module moves: norms of both sides read and write, what is laid side by side is
+ * copied; backward of each reads two and writes one, as does the sum with the model's gradient. */
+#define AHEAD_FORWARD_ROWS 8
+#define AHEAD_BACKWARD_ROWS 9
+
+static double ahead_s(const struct dtp_timing *c, double rows)
+{
+    double row = (double)(c->transformer->ahead_layers * c->transformer->hidden * dtp_plan_compute_bytes(c->plan));
+    return rows * row * c->tokens / c->eager_bytes_per_s;
+}
+
 /* Blocks whose forward runs again in backward. */
 static double recomputed_layers(const struct dtp_timing *c)
 {
@@ -210,7 +240,11 @@ static double fp8_casts_s(const struct dtp_timing *c)
         [DTP_FP8_TRANSPOSING] =
             dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_TRANSPOSING),
         [DTP_FP8_DOWN_COLUMNS] = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_COLUMNS)};
-    double all_s = 0;
+    double all_s = 0, h = (double)c->transformer->hidden;
+    struct dtp_fp8_traffic ahead =
+        dtp_fp8_traffic_of(&casts, c->tokens, h, 2 * h, c->plan->accumulate, DTP_FP8_OPERAND_COUNT);
+    for (int walk = 0; walk < DTP_FP8_WALK_COUNT; walk++)
+        all_s += (double)c->transformer->ahead_layers * ahead.bytes[walk] / bytes_per_s[walk];
     EACH_KIND(c, block)
     {
         double seconds = 0;
@@ -244,7 +278,7 @@ static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
 
 static double loss_bytes(const struct dtp_timing *c)
 {
-    return c->own ? c->own->loss_bytes : dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
+    return c->own ? c->own->loss_bytes : losses(c) * dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
 }
 
 /* Of packed weights; a replay unpacks them as forward did. */
@@ -270,11 +304,11 @@ static struct micro_step micro_step(const struct dtp_timing *c)
 {
     struct micro_step m = {0};
     struct dtp_attention_time attention = dtp_cluster_attention_time(c->cluster, c->transformer, c->plan, c->tokens);
-    m.head_s = head_matmuls_s(c);
+    m.head_s = losses(c) * head_matmuls_s(c) + projections_s(c);
     m.attention_forward_s = c->layers * attention.forward_s;
     m.attention_backward_s = c->layers * attention.backward_s;
-    m.memory_forward_s = dtp_timing_memory_s(c, false);
-    m.memory_backward_s = dtp_timing_memory_s(c, true);
+    m.memory_forward_s = dtp_timing_memory_s(c, false) + ahead_s(c, AHEAD_FORWARD_ROWS);
+    m.memory_backward_s = dtp_timing_memory_s(c, true) + ahead_s(c, AHEAD_BACKWARD_ROWS);
     EACH_KIND(c, block)
     {
         m.matmul_forward_s += block->layers * sum_matmuls(c, block, false);
@@ -288,7 +322,7 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_casts_s(c);
     add_unpacking(c, &m);
-    m.kernels += c->block->root_kernels;
+    m.kernels += losses(c) * c->block->root_kernels;
     m.kernels = c->own ? c->own->kernels + c->own->step_kernels / c->plan->accumulate : m.kernels;
     add_recompute(c, &attention, &m);
     return m;

@@ -42,7 +42,7 @@ static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, co
     s.layers = layers.most;
     if (plan->pp > 1) /* most stages have none of the first layers; a token meets as much in one of these */
         s.dense_layers = 0;
-    s.tied_head = t->tied_head || !both_ends;
+    s.tied_head = t->tied_head || !(both_ends || t->ahead_layers); /* what predicts further ahead reads both */
     return s;
 }
 

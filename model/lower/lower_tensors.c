@@ -82,6 +82,14 @@ static bool has_embedding(const struct dtp_lowering *l)
     return any;
 }
 
+static uint64_t ahead_layers(const struct dtp_lowering *l)
+{
+    uint64_t layers = 0;
+    for (uint32_t i = 0; i < l->role.chunk_count; i++)
+        layers += l->role.chunks[i].ahead_layers;
+    return layers;
+}
+
 static bool has_head(const struct dtp_lowering *l)
 {
     bool any = false;
@@ -97,18 +105,24 @@ static void list_root(struct dtp_lowering *l)
     static const char *const gradients[] = {"embedding gradient", "position gradient", "root vector gradients",
                                             "head gradient"};
     struct part_sum sum = {&l->root, l->plan->shard_group, flat_tensors(l), DTP_ROOT_EMBEDDING};
-    bool embedding = has_embedding(l);
+    uint64_t ahead = ahead_layers(l);
+    bool embedding = has_embedding(l) || ahead; /* which reads the following tokens' rows */
     bool head = has_head(l);
     l->root.parts = DTP_ROOT_PARTS;
     if (embedding || (head && t->tied_head))
         add_tensor(&sum, t->vocab, t->hidden);
     sum.part = DTP_ROOT_POSITION;
-    if (embedding && t->position == DTP_POSITION_LEARNED)
+    if (has_embedding(l) && t->position == DTP_POSITION_LEARNED)
         add_tensor(&sum, t->positions, t->hidden);
     sum.part = DTP_ROOT_VECTORS;
-    add_norm(&sum, t, embedding && t->embedding_norm);
+    add_norm(&sum, t, has_embedding(l) && t->embedding_norm);
     add_norm(&sum, t, head && t->final_norm);
     add_vector(&sum, t->vocab, head && t->head_bias);
+    for (uint64_t i = 0; i < ahead; i++) { /* with the projections, for who has them keeps all flat */
+        add_vector(&sum, 2 * t->hidden * t->hidden, true);
+        for (int norm = 0; norm < DTP_AHEAD_NORMS; norm++)
+            add_norm(&sum, t, true);
+    }
     sum.part = DTP_ROOT_HEAD;
     if (head && !t->tied_head)
         add_tensor(&sum, t->vocab, t->hidden);

@@ -7,6 +7,7 @@
 #define DTP_LOWERING_H
 
 #include "base/host_arena.h"
+#include "lower/flight.h"
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "lower/posted.h"
@@ -63,39 +64,6 @@ struct dtp_module_state {
     uint32_t bucket[DTP_MAX_PARTS]; /* the reduction bucket each part lies in */
 };
 
-/* A micro-batch on its way: what exists of it from its forward to the end of its backward. A pipeline has several under
- * way at once, one after the other needs one of these alone. */
-struct dtp_flight_module {
-    dtp_buffer_id tensor[DTP_TENSOR_COUNT];
-    uint64_t alive;    /* tensors that exist now, as bits */
-    uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
-    dtp_buffer_id casts[DTP_LAYER_MATRICES];   /* dtp_lower_casts_apart: what each matrix cast for itself, kept */
-    dtp_buffer_id columns[DTP_LAYER_MATRICES]; /* copies of fp8 matrices by columns, kept for backward; or none */
-    /* With adapters, of each matrix: x A^T; what A reads of dropout, and the mask; unpacked weights kept for backward;
-     * what B made, where a compiler or DoRA's magnitudes read it there, and what they read beside it. */
-    dtp_buffer_id low[DTP_LAYER_MATRICES], dropped[DTP_LAYER_MATRICES], unpacked[DTP_LAYER_MATRICES];
-    dtp_buffer_id wide[DTP_LAYER_MATRICES], base[DTP_LAYER_MATRICES];
-};
-/* The gradient of a weight that is left for a pass of its own: of a matrix, or of the norm of a tensor. */
-#define DTP_DEFERRED_NORM 0x8000u
-struct dtp_deferred_gradient {
-    dtp_buffer_id output_gradient;
-    uint16_t layer, matrix;
-};
-struct dtp_flight {
-    struct dtp_deferred_gradient *deferred; /* room for all matrices of the chunk, and two norms a layer */
-    uint32_t deferred_count;
-    struct dtp_flight_module *module;             /* of each layer */
-    dtp_buffer_id embedded, embedding_statistics; /* tensor before an embedding norm, and what that keeps */
-    dtp_buffer_id replayed;                       /* result of the block whose backward runs, made again; else none */
-    dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
-    dtp_buffer_id logits, loss_state, capped, logits_gradient;
-    dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
-    dtp_buffer_id taken;    /* of it, what came from another stage and is not to be written; or none */
-    dtp_buffer_id result;   /* what left the chunk and is held until its backward is through; or none */
-    dtp_buffer_id received; /* of what came, the copy that is kept until its gradient is sent; or none */
-    bool head_deferred;     /* the gradient of the head's weight is left for a pass of its own */
-};
 /* Groups of transfers: of passes by way, direction and sender; at the end of a step of those that send to a rank behind
  * them, and before them. */
 enum { DTP_TRANSFER_TO_LATER = 12, DTP_TRANSFER_TO_EARLIER, DTP_TRANSFER_GROUPS };
@@ -104,6 +72,7 @@ enum { DTP_TRANSFER_TO_LATER = 12, DTP_TRANSFER_TO_EARLIER, DTP_TRANSFER_GROUPS 
 struct dtp_lower_chunk {
     uint64_t first, layers;  /* of the rank's own */
     uint64_t first_of_model; /* the model's layer that `first` is */
+    uint64_t ahead_layers;   /* of these, the last so many are of modules that predict further ahead */
     bool embedding, head;    /* and what lies before its first layer, behind its last */
 };
 /* What one rank does of the step, and with what of the model. */
@@ -508,8 +477,21 @@ bool dtp_lower_packs(const struct dtp_lowering *l, int part);
 dtp_buffer_id dtp_lower_unpack(struct dtp_lowering *l, int matrix);
 uint32_t dtp_lower_unpacked_access(struct dtp_lowering *l, int matrix, bool stays);
 
-/* lower_loss.c */
+/* lower_final_norm.c. Backward: of what reads the norm's result, the gradient; the residual stream's begins here. */
 void dtp_lower_final_norm(struct dtp_lowering *l);
+void dtp_lower_final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient);
+/* Eager autocast: the head casts the norm's fp32 result for itself when it is called. */
+bool dtp_lower_casts_at_head(const struct dtp_lowering *l);
+/* lower_ahead.c: a module that predicts further ahead, behind the final norm: its layer, its norm, head and loss.
+ * Backward: behind the head's, of which the final norm has `gradient`; returned with the module's added. */
+void dtp_lower_ahead_forward(struct dtp_lowering *l);
+dtp_buffer_id dtp_lower_ahead_backward(struct dtp_lowering *l, dtp_buffer_id gradient);
+/* Its projection's weight: of both sides, side by side. */
+struct dtp_layer_matrix dtp_lower_ahead_projection(const struct dtp_lowering *l);
+/* lower_embedding.c: rows of the table for the tokens at hand, and of its gradient by `gradient`, which goes. */
+dtp_buffer_id dtp_lower_embedding_rows(struct dtp_lowering *l, const char *name);
+dtp_buffer_id dtp_lower_table_gradient(struct dtp_lowering *l, dtp_buffer_id gradient, bool waits);
+/* lower_loss.c */
 /* lower_shifted_loss.c: `drops_input`: nothing reads what the head did. The gradient is in fp32. */
 void dtp_lower_shifted_loss(struct dtp_lowering *l, uint64_t tokens, bool drops_input);
 void dtp_lower_shifted_gradient(struct dtp_lowering *l, uint64_t tokens);
@@ -517,6 +499,9 @@ void dtp_lower_loss_forward(struct dtp_lowering *l); /* head; chunked: with the 
 void dtp_lower_loss_held(struct dtp_lowering *l);    /* behind the forward of a stage that holds it: the loss */
 void dtp_lower_loss_backward(struct dtp_lowering *l);
 void dtp_lower_head_backward(struct dtp_lowering *l); /* with the final norm's */
+/* Of an end that is not the model's own: the loss' backward, whose forward was; the head's, and what flows back. */
+void dtp_lower_loss_gradient(struct dtp_lowering *l);
+dtp_buffer_id dtp_lower_head_gradients(struct dtp_lowering *l);
 void dtp_lower_head_deferred(struct dtp_lowering *l);
 
 /* lower_backward.c */

@@ -230,6 +230,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .sinks_in_kernel = true,
     .clamped_swiglu = true,
     .latent_attention = true,
+    .predicts_ahead = true,
     .copies_values = true,
     .unscaled_rope = true,
     .softmax_in_place = true, /* tensor_parallel/cross_entropy.py, unless cross_entropy_loss_fusion */
