@@ -56,6 +56,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
     uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * angles : 0;
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         uint64_t units = dtp_plan_shards_params(b->plan) && b->units.count ? 2 * b->units.layers_per_unit : b->layers;
+        units -= smaller(units, dtp_plan_wide_layers(b->plan, b->transformer, 0, b->layers));
         uint64_t ahead = 2 * b->transformer->ahead_layers * b->transformer->hidden * b->transformer->hidden;
         casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu,
                                        smaller(units, b->layers) * b->units.layer_narrow + ahead);

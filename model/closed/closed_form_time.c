@@ -69,34 +69,10 @@ static double head_matmuls_s(const struct dtp_timing *c)
     return floor(c->tokens / rows) * head_rows_s(c, rows) + (left > 0 ? head_rows_s(c, left) : 0);
 }
 
-/* Of the projections of modules that predict further ahead, 2 h -> h, all their products. */
-static double projections_s(const struct dtp_timing *c)
-{
-    static const enum dtp_measured_matmul kinds[] = {DTP_MEASURED_MATMUL_FORWARD, DTP_MEASURED_MATMUL_INPUT_GRADIENT,
-                                                     DTP_MEASURED_MATMUL_WEIGHT_GRADIENT};
-    double h = (double)c->transformer->hidden, shape[] = {c->tokens, h, 2 * h}, seconds = 0;
-    const int turned[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 2, 0}};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        seconds += dtp_cluster_matmul_s(c->cluster, &c->execution, kinds[i], c->plan->precision.compute,
-                                        shape[turned[i][0]], shape[turned[i][1]], shape[turned[i][2]]);
-    return (double)c->transformer->ahead_layers * seconds;
-}
-
 /* The model's losses: its own, and one of each such module. */
 static double losses(const struct dtp_timing *c)
 {
     return 1 + (double)c->transformer->ahead_layers;
-}
-
-/* Of a token's h elements, that such a module moves: norms of both sides read and write, what is laid side by side is
- * copied; backward of each reads two and writes one, as does the sum with the model's gradient. */
-#define AHEAD_FORWARD_ROWS 8
-#define AHEAD_BACKWARD_ROWS 9
-
-static double ahead_s(const struct dtp_timing *c, double rows)
-{
-    double row = (double)(c->transformer->ahead_layers * c->transformer->hidden * dtp_plan_compute_bytes(c->plan));
-    return rows * row * c->tokens / c->eager_bytes_per_s;
 }
 
 /* Blocks whose forward runs again in backward. */
@@ -300,15 +276,15 @@ static double slow_s(const struct dtp_timing *c, const struct dtp_block_work *bl
     return bytes > 0 ? block->layers * bytes * c->tokens * (1 / rate - 1 / c->eager_bytes_per_s) : 0;
 }
 
-static struct micro_step micro_step(const struct dtp_timing *c)
+static struct micro_step of_one_width(const struct dtp_timing *c)
 {
     struct micro_step m = {0};
     struct dtp_attention_time attention = dtp_cluster_attention_time(c->cluster, c->transformer, c->plan, c->tokens);
-    m.head_s = losses(c) * head_matmuls_s(c) + projections_s(c);
+    m.head_s = losses(c) * head_matmuls_s(c) + dtp_timing_projections_s(c);
     m.attention_forward_s = c->layers * attention.forward_s;
     m.attention_backward_s = c->layers * attention.backward_s;
-    m.memory_forward_s = dtp_timing_memory_s(c, false) + ahead_s(c, AHEAD_FORWARD_ROWS);
-    m.memory_backward_s = dtp_timing_memory_s(c, true) + ahead_s(c, AHEAD_BACKWARD_ROWS);
+    m.memory_forward_s = dtp_timing_memory_s(c, false) + dtp_timing_ahead_s(c, false);
+    m.memory_backward_s = dtp_timing_memory_s(c, true) + dtp_timing_ahead_s(c, true);
     EACH_KIND(c, block)
     {
         m.matmul_forward_s += block->layers * sum_matmuls(c, block, false);
@@ -325,6 +301,28 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.kernels += losses(c) * c->block->root_kernels;
     m.kernels = c->own ? c->own->kernels + c->own->step_kernels / c->plan->accumulate : m.kernels;
     add_recompute(c, &attention, &m);
+    return m;
+}
+
+/* Where some layers stay in bf16: of these as many parts of a step without others as they are of all layers. All but
+ * the ends is linear in layers, and the ends are the same. */
+static struct micro_step micro_step(const struct dtp_timing *c)
+{
+    struct micro_step m = of_one_width(c);
+    double share = (double)dtp_plan_wide_layers(c->plan, c->transformer, 0, c->transformer->layers) / c->layers;
+    if (share <= 0)
+        return m;
+    const struct dtp_plan plan = dtp_plan_of_wide_layers(c->plan);
+    struct dtp_timing wide = *c;
+    wide.plan = &plan;
+    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
+        wide.block[mlp] = dtp_block_work(c->transformer, (enum dtp_layer_mlp)mlp, c->cluster, &plan);
+    const struct micro_step other = of_one_width(&wide);
+    const double projections = m.head_s; /* a module that predicts further ahead is none of those layers */
+    double *part = (double *)&m;
+    for (size_t i = 0; i < sizeof m / sizeof *part; i++)
+        part[i] += share * (((const double *)&other)[i] - part[i]);
+    m.head_s = projections;
     return m;
 }
 
@@ -571,6 +569,8 @@ void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp
     if (dtp_plan_model_parallel(plan)) {
         struct dtp_slice slice;
         hooks->slice(transformer, cluster, plan, &slice);
+        if (plan->pp > 1) /* most stages have none of the layers that stay in bf16 */
+            slice.plan.megatron.bf16_first = 0;
         dtp_closed_form(&slice.transformer, &slice.cluster, &slice.plan, out);
         hooks->add_stages(transformer, cluster, plan, out);
         return;

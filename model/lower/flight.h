@@ -50,4 +50,17 @@ struct dtp_flight {
     struct dtp_flight_ahead ahead;
 };
 
+/* Rows of the residual stream, or their gradient, on their way to a pass. */
+struct dtp_handed {
+    dtp_buffer_id rows;
+    dtp_op_id received; /* DTP_NO_OP: they were made on this rank; of what is held: what sent them */
+};
+
+/* What was sent, with its send, until the pass begins that shows that it was taken. */
+struct dtp_lower_sent {
+    dtp_buffer_id rows;
+    dtp_op_id sent;
+    uint32_t until;
+};
+
 #endif

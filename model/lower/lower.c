@@ -224,7 +224,7 @@ static uint64_t narrow_elements(const struct dtp_lowering *l)
     for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
         of[mlp] = dtp_layer_narrow_elements(&l->kind[mlp].tensors.kind);
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
-        elements += of[dtp_lower_mlp(l, layer)];
+        elements += dtp_lower_is_wide(l, layer) ? 0 : of[dtp_lower_mlp(l, layer)];
     const struct dtp_layer_matrix projection = dtp_lower_ahead_projection(l);
     return elements + l->transformer->ahead_layers * projection.in * projection.out;
 }
@@ -302,6 +302,7 @@ static void derive(struct dtp_lowering *l)
     l->gated = dtp_activation_is_gated(t->activation);
     l->rope = t->position == DTP_POSITION_ROPE;
     dtp_fp8_casts_of(plan, &l->cluster->gpu, &l->casts);
+    l->narrow_casts = l->casts;
     l->adapts = dtp_plan_adapts(plan);
     l->whole_gradients = (plan->accumulate > 1 && !plan->accumulate_sync) || dtp_lower_holds(l);
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
@@ -406,6 +407,8 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
                              .model = transformer,
                              .cluster = cluster,
                              .plan = plan,
+                             .narrow_plan = plan,
+                             .wide_plan = dtp_plan_of_wide_layers(plan),
                              .role = *role,
                              .chunk = role->chunks,
                              .checkpointing = dtp_plan_checkpoint_rule(plan),

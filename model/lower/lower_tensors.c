@@ -148,7 +148,7 @@ uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l)
 /* As it stands in `l`. */
 static void keep_kind(struct dtp_lowering *l)
 {
-    struct dtp_lower_kind *kind = &l->kind[l->mlp];
+    struct dtp_lower_kind *kind = l->wide ? &l->wide_kind[l->mlp] : &l->kind[l->mlp];
     kind->tensors = l->tensors;
     kind->block = l->block;
     memcpy(kind->tensor_bytes, l->tensor_bytes, sizeof kind->tensor_bytes);
@@ -156,12 +156,20 @@ static void keep_kind(struct dtp_lowering *l)
 
 void dtp_lower_take_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp)
 {
-    const struct dtp_lower_kind *kind = &l->kind[mlp];
+    const struct dtp_lower_kind *kind = l->wide ? &l->wide_kind[mlp] : &l->kind[mlp];
     l->mlp = mlp;
     l->tensors = kind->tensors;
     l->block = kind->block;
     memcpy(l->tensor_bytes, kind->tensor_bytes, sizeof l->tensor_bytes);
     l->matrix = l->tensors.kind.matrix, l->matrices = l->tensors.kind.matrices;
+}
+
+void dtp_lower_take_width(struct dtp_lowering *l, bool wide)
+{
+    l->wide = wide;
+    l->plan = wide ? &l->wide_plan : l->narrow_plan;
+    l->casts = wide ? (struct dtp_fp8_casts){.kept = false} : l->narrow_casts;
+    dtp_lower_take_kind(l, l->mlp);
 }
 
 static void make_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp)
@@ -184,9 +192,13 @@ static void make_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp)
 /* Both kinds, though a model may have layers of one alone. */
 void dtp_lower_tensors(struct dtp_lowering *l)
 {
-    if (l->transformer->experts)
-        make_kind(l, DTP_LAYER_EXPERTS);
-    make_kind(l, DTP_LAYER_DENSE);
+    const bool widths = l->plan->megatron.bf16_first || l->plan->megatron.bf16_last;
+    for (int wide = widths; wide >= 0; wide--) {
+        l->wide = wide, l->plan = wide ? &l->wide_plan : l->narrow_plan;
+        if (l->transformer->experts)
+            make_kind(l, DTP_LAYER_EXPERTS);
+        make_kind(l, DTP_LAYER_DENSE);
+    }
     list_root(l);
     if (l->plan->fsdp1 && !l->adapts)
         l->root.all_shard = dtp_divide_up(l->root.all_elements, l->plan->shard_group);

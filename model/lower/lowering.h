@@ -92,12 +92,6 @@ struct dtp_lower_pipeline {
     bool blocking;                        /* a rank goes on when what it sends is taken (schedule_order.h) */
     const struct dtp_posted *posted;      /* NULL: sends and receives of both ways are on streams of their own */
 };
-/* Rows of the residual stream, or their gradient, on their way to a pass. */
-struct dtp_handed {
-    dtp_buffer_id rows;
-    dtp_op_id received; /* DTP_NO_OP: they were made on this rank; of what is held: what sent them */
-};
-
 /* With avoid_record_streams what another stream reads is let go by the host, one behind the other, when the compute
  * stream waits for that. */
 enum dtp_lent { DTP_LENT_FORWARD, DTP_LENT_BACKWARD, DTP_LENT_GRADIENTS, DTP_LENT_COUNT };
@@ -107,13 +101,6 @@ struct dtp_lower_kind {
     struct dtp_layer_tensors tensors;
     struct dtp_lower_module block;
     uint64_t tensor_bytes[DTP_TENSOR_COUNT];
-};
-
-/* What was sent, with its send, until the pass begins that shows that it was taken. */
-struct dtp_lower_sent {
-    dtp_buffer_id rows;
-    dtp_op_id sent;
-    uint32_t until;
 };
 
 struct dtp_lowering {
@@ -144,6 +131,12 @@ struct dtp_lowering {
     enum dtp_loss loss;
 
     struct dtp_lower_kind kind[DTP_LAYER_MLPS];
+    /* Of layers that stay in bf16; their plan and the others', of which `plan` is that at hand, as `casts` are. */
+    struct dtp_lower_kind wide_kind[DTP_LAYER_MLPS];
+    const struct dtp_plan *narrow_plan;
+    struct dtp_plan wide_plan;
+    struct dtp_fp8_casts narrow_casts;
+    bool wide;
     /* The kind of the layer at which the skeleton stands, or stood last (dtp_lower_stand). */
     enum dtp_layer_mlp mlp;
     struct dtp_layer_tensors tensors;      /* of a block: its kind by the runtime's habits */
@@ -265,8 +258,9 @@ dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, en
 /* What cuBLAS keeps for a handle and stream. */
 uint64_t dtp_lower_cublas_workspace_bytes(const struct dtp_lowering *l);
 
-/* lower_tensors.c */
+/* lower_tensors.c: what the layers at hand are of, and whether they stay in bf16 (dtp_plan_layer_is_wide). */
 void dtp_lower_take_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp);
+void dtp_lower_take_width(struct dtp_lowering *l, bool wide);
 
 /* [m,k] x [k,n] in the compute dtype; fp8 only inside blocks. */
 void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
@@ -311,28 +305,40 @@ static inline uint64_t dtp_lower_token_parts(const struct dtp_lowering *l)
 {
     return l->plan->sequence_shards > 1 ? l->plan->sequence_shards : 1;
 }
+/* The model's layer that the rank's is: layers of a stage are some of the model's. */
+static inline uint64_t dtp_lower_layer_of_model(const struct dtp_lowering *l, uint64_t layer)
+{
+    for (uint32_t i = 0; i < l->role.chunk_count; i++) {
+        const struct dtp_lower_chunk *chunk = &l->role.chunks[i];
+        if (layer >= chunk->first && layer < chunk->first + chunk->layers)
+            return layer + chunk->first_of_model - chunk->first;
+    }
+    return layer;
+}
 static inline enum dtp_layer_mlp dtp_lower_mlp(const struct dtp_lowering *l, uint64_t layer)
 {
     if (!l->transformer->experts)
         return DTP_LAYER_DENSE;
-    for (uint32_t i = 0; i < l->role.chunk_count; i++) { /* layers of a stage are some of the model's */
-        const struct dtp_lower_chunk *chunk = &l->role.chunks[i];
-        if (layer >= chunk->first && layer < chunk->first + chunk->layers) {
-            layer += chunk->first_of_model - chunk->first;
-            break;
-        }
-    }
-    return dtp_transformer_layer_has_experts(l->transformer, layer) ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
+    return dtp_transformer_layer_has_experts(l->transformer, dtp_lower_layer_of_model(l, layer)) ? DTP_LAYER_EXPERTS
+                                                                                                 : DTP_LAYER_DENSE;
 }
 /* The `index`-th module: a block, and behind all of them what lies outside. */
 static inline const struct dtp_lower_module *dtp_lower_module_at(const struct dtp_lowering *l, uint64_t index)
 {
     return index == l->transformer->layers ? &l->root : &l->kind[dtp_lower_mlp(l, index)].block;
 }
+static inline bool dtp_lower_is_wide(const struct dtp_lowering *l, uint64_t layer)
+{
+    const struct dtp_megatron_plan *asked = &l->narrow_plan->megatron;
+    return (asked->bf16_first || asked->bf16_last) &&
+           dtp_plan_layer_is_wide(l->narrow_plan, l->model, dtp_lower_layer_of_model(l, layer));
+}
 /* What is drafted is of that layer, or of none. */
 static inline void dtp_lower_stand(struct dtp_lowering *l, uint16_t layer)
 {
     l->layer = layer;
+    if (l->wide || (layer != DTP_NO_LAYER && dtp_lower_is_wide(l, layer)))
+        dtp_lower_take_width(l, layer != DTP_NO_LAYER && dtp_lower_is_wide(l, layer));
     if (layer != DTP_NO_LAYER && dtp_lower_mlp(l, layer) != l->mlp)
         dtp_lower_take_kind(l, dtp_lower_mlp(l, layer));
 }

@@ -158,7 +158,7 @@ static void test_mixed_plans(void **state)
     assert_shares(&tally, CLOSE_PERCENT - 3, 2); /* models are small: what a bucket meets weighs */
 }
 
-/* Megatron's, with a module that predicts a token further ahead. */
+/* Megatron's, with a module that predicts a token further ahead; of those in 8 bits some keep layers in bf16. */
 static void test_ahead(void **state)
 {
     (void)state;
@@ -172,6 +172,11 @@ static void test_ahead(void **state)
         job.asked.runtime = &dtp_runtime_megatron, job.asked.strategy = random_bool() ? DTP_DDP : DTP_ZERO1;
         job.asked.sequence = 128, job.asked.micro_batch = 2, job.asked.accumulate = 1 + (uint32_t)random_below(3);
         job.asked.loss = random_bool() ? DTP_LOSS_FUSED : DTP_LOSS_EAGER, job.asked.ep = 1u << random_below(3);
+        if (random_bool()) {
+            assert_true(dtp_precision_recipe("fp8-current", &job.asked.precision));
+            job.asked.megatron.bf16_first = (uint32_t)random_below(3);
+            job.asked.megatron.bf16_last = (uint32_t)random_below(3);
+        }
         job.plan = job.asked;
         if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) == DTP_OK)
             check_job(&job, &tally);

@@ -59,6 +59,10 @@ static void experts_by_default(void **state)
     read_flags(DENSE EXPERTS "--bf16 --mtp-num-layers 1 --mtp-loss-scaling-factor 0.1");
     assert_int_equal(t->mtp_layers, 1);
     assert_int_equal(dtp_transformer_told(t).layers, 8);
+    read_flags(DENSE "--bf16 --fp8-format e4m3 --fp8-recipe blockwise --first-last-layers-bf16 "
+                     "--num-layers-at-end-in-bf16 2");
+    assert_int_equal(file.job.plan.megatron.bf16_first, 1); /* as without the flag */
+    assert_int_equal(file.job.plan.megatron.bf16_last, 2);
 }
 
 static void latents_by_default(void **state)
