@@ -269,6 +269,7 @@ static void count_passes(const struct making *m, uint32_t index, struct dtp_pipe
     for (uint32_t chunk = 0; chunk < rank->chunks; chunk++) {
         const struct dtp_stage_parts *part = &m->stages.parts[dtp_schedule_stage(&m->schedule, index, chunk)];
         rank->layers += part->layers;
+        rank->mtp_layers += part->mtp_layers;
         rank->embedding = rank->embedding || part->embedding;
         rank->head = rank->head || part->head;
     }

@@ -35,7 +35,10 @@ static uint64_t workspaces(const struct dtp_bound *b)
     uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * angles : 0;
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         uint64_t units = dtp_plan_shards_params(b->plan) && b->units.count ? 2 * b->units.layers_per_unit : b->layers;
-        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, smaller(units, b->layers) * b->units.layer_narrow);
+        units -= smaller(units, dtp_plan_wide_layers(b->plan, b->transformer, 0, b->layers));
+        uint64_t ahead = 2 * b->transformer->ahead_layers * b->transformer->hidden * b->transformer->hidden;
+        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu,
+                                       smaller(units, b->layers) * b->units.layer_narrow + ahead);
     }
     uint64_t logits = b->plan->hold_logits ? 4 * b->transformer->vocab * b->tokens : 0; /* of the step before */
     uint64_t experts = b->transformer->experts ? dtp_plan_expert_workspaces(b->plan, &b->cluster->gpu) : 0;
@@ -95,6 +98,8 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     if (dtp_plan_adapts(plan))
         dtp_units_trained(&b.units, plan, &b.adapters);
     dtp_state_bytes_at_rest(b.transformer, cluster, &b.units, plan, &b.bytes, &state);
+    if (plan->runtime->gradients_in_matmul) /* of the projection of what predicts further ahead */
+        b.dummies += transformer->ahead_layers ? 2 * transformer->hidden * transformer->hidden : 0;
     b.rest_bytes = state.params + state.optimizer + workspaces(&b) + b.bytes.compute * b.dummies;
     if (plan->runtime->arena)
         dtp_bound_executor(&b);

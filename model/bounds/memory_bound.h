@@ -23,9 +23,11 @@ struct dtp_bound {
     const struct dtp_plan *plan;
     struct dtp_activations activations; /* layer figures: of the kind that saves more */
     /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast,
-     * that have gradients; as shards hold them, of the kind that has more. */
+     * that have gradients; what a token keeps more of a layer that stays in bf16; as shards hold them, of the kind that
+     * has more. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
-    uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS], layer_padded;
+    uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS];
+    uint64_t wider[DTP_LAYER_MLPS], layer_padded;
     struct dtp_units units, adapters;
     const struct dtp_units *trained; /* parameters that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
@@ -97,12 +99,15 @@ uint64_t dtp_bound_forward(const struct dtp_bound *b);
  */
 uint64_t dtp_bound_whole_experts(const struct dtp_bound *b, uint64_t layers);
 uint64_t dtp_bound_experts_more(const struct dtp_bound *b, uint64_t layers);
+/* Of the first `layers`, what those that stay in bf16 keep more of a token. */
+uint64_t dtp_bound_wider(const struct dtp_bound *b, uint64_t layers);
 /* Kept activations of the first `layers`, every so many of them checkpointed. */
 static inline uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
 {
     const uint64_t every = b->activations.checkpoint_every,
                    checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers,
-                   whole = layers - checkpointed, more = b->uniform ? 0 : dtp_bound_experts_more(b, layers);
+                   whole = layers - checkpointed,
+                   more = (b->uniform ? 0 : dtp_bound_experts_more(b, layers)) + dtp_bound_wider(b, layers);
     return dtp_bound_tokens(b, checkpointed * b->layer_kept[0] + whole * b->layer_all[0] + more +
                                    b->activations.embedding) +
            whole * b->kept_weights - b->cut;

@@ -21,6 +21,15 @@ uint64_t dtp_bound_experts_more(const struct dtp_bound *b, uint64_t layers)
     return again * (kept[1] - kept[0]) + whole * (all[1] - all[0]);
 }
 
+uint64_t dtp_bound_wider(const struct dtp_bound *b, uint64_t layers)
+{
+    uint64_t bytes = 0;
+    for (uint64_t layer = 0; (b->wider[0] || b->wider[1]) && layer < layers; layer++)
+        if (dtp_plan_layer_is_wide(b->plan, b->transformer, layer))
+            bytes += b->wider[!b->uniform && dtp_transformer_layer_has_experts(b->transformer, layer)];
+    return bytes;
+}
+
 /* Bytes of a token of the layer's attention scores, where the math kernel writes them. */
 static uint64_t scores(const struct dtp_bound *b)
 {
@@ -45,7 +54,8 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
     }
     /* a reentrant replay's result stands until the block is through */
     const bool result = b->activations.checkpoint_every && dtp_plan_layers(b->plan)->holds_replayed;
-    return most + dtp_bound_tokens(b, b->activations.gradient + (result ? b->activations.layer_input : 0)) +
+    const uint64_t wider = b->plan->megatron.bf16_last ? larger(b->wider[0], b->wider[1]) : 0;
+    return most + dtp_bound_tokens(b, b->activations.gradient + wider + (result ? b->activations.layer_input : 0)) +
            b->kept_weights;
 }
 
@@ -245,6 +255,12 @@ static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, i
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
     b->layer_cast[index] = units->layer_cast;
     b->layer_trained[index] = dtp_plan_adapts(b->plan) ? units->layer_trained : units->layer;
+    if (b->plan->megatron.bf16_first || b->plan->megatron.bf16_last) {
+        const struct dtp_plan wide = dtp_plan_of_wide_layers(b->plan);
+        struct dtp_activations more;
+        dtp_activations_count(alike, b->cluster, &wide, &more);
+        b->wider[index] = more.layer_kept - smaller(activations.layer_kept, more.layer_kept);
+    }
     b->layer_padded = larger(b->layer_padded, (units->layer_shard - units->expert_shard) * units->ranks +
                                                   units->expert_shard * units->expert_ranks);
     if (index == 0 || activations.layer_all > b->activations.layer_all)

@@ -66,6 +66,19 @@ static void count_loss(const struct ends *s, struct dtp_activations *out)
     }
 }
 
+/* What a module that predicts further ahead keeps until its backward, which is that of the head: rows of following
+ * tokens, statistics of both norms and what these make, side by side; an end like the model's; of its loss logits in
+ * the compute dtype, or probabilities in fp32. */
+static uint64_t ahead(const struct ends *s, uint64_t end)
+{
+    uint64_t sides = 2 * s->t->hidden;
+    if (!s->t->ahead_layers)
+        return 0;
+    uint64_t kept = dtp_plan_keeps_fp8(s->plan) ? dtp_fp8_bytes(s->plan->precision.fp8_recipe, sides) : s->c * sides;
+    uint64_t loss = dtp_plan_loss(s->plan) == DTP_LOSS_FUSED ? s->c : 4;
+    return s->t->ahead_layers * (s->e * s->h + 2 * s->statistics + kept + end + loss * s->t->vocab);
+}
+
 /* PyTorch's embedding backward sorts the tokens and sums runs of at most 10 equal ones in fp32 first:
  * (distinct tokens + tokens / 10) rows of h (Embedding.cu, embedding_backward_cuda_kernel). */
 static uint64_t embedding_backward(const struct ends *s)
@@ -96,6 +109,7 @@ void dtp_activations_of(const struct dtp_transformer *transformer, const struct 
         out->head = 0;
     if (transformer->final_norm) /* the head's matmul stays in the compute dtype, fp8 or not */
         out->head += s.e * s.h + s.statistics + dtp_norm_chain_head(transformer, plan) * s.h;
+    out->head += ahead(&s, out->head);
     if (transformer->embedding_norm)
         out->embedding = s.e * s.h + s.statistics;
     count_loss(&s, out);

@@ -71,3 +71,15 @@ double dtp_timing_casts_s(const struct dtp_timing *c, double bytes_per_s)
         return dtp_timing_cast_bytes(c) / bytes_per_s;
     return dtp_timing_cast_bytes(c) / c->pass_bytes_per_s + (double)c->count.total / c->passes.elements_per_s;
 }
+
+/* Of a token's h elements, that such a module moves: norms of both sides read and write, what is laid side by side is
+ * copied; backward of each reads two and writes one, as does the sum with the model's gradient. */
+#define AHEAD_FORWARD_ROWS 8
+#define AHEAD_BACKWARD_ROWS 9
+
+double dtp_timing_ahead_s(const struct dtp_timing *c, bool backward)
+{
+    double rows = backward ? AHEAD_BACKWARD_ROWS : AHEAD_FORWARD_ROWS;
+    double row = (double)(c->transformer->ahead_layers * c->transformer->hidden * dtp_plan_compute_bytes(c->plan));
+    return rows * row * c->tokens / c->eager_bytes_per_s;
+}

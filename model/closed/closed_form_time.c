@@ -69,6 +69,12 @@ static double head_matmuls_s(const struct dtp_timing *c)
     return floor(c->tokens / rows) * head_rows_s(c, rows) + (left > 0 ? head_rows_s(c, left) : 0);
 }
 
+/* The model's losses: its own, and one of each such module. */
+static double losses(const struct dtp_timing *c)
+{
+    return 1 + (double)c->transformer->ahead_layers;
+}
+
 /* Blocks whose forward runs again in backward. */
 static double recomputed_layers(const struct dtp_timing *c)
 {
@@ -210,7 +216,11 @@ static double fp8_casts_s(const struct dtp_timing *c)
         [DTP_FP8_TRANSPOSING] =
             dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_TRANSPOSING),
         [DTP_FP8_DOWN_COLUMNS] = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_COLUMNS)};
-    double all_s = 0;
+    double all_s = 0, h = (double)c->transformer->hidden;
+    struct dtp_fp8_traffic ahead =
+        dtp_fp8_traffic_of(&casts, c->tokens, h, 2 * h, c->plan->accumulate, DTP_FP8_OPERAND_COUNT);
+    for (int walk = 0; walk < DTP_FP8_WALK_COUNT; walk++)
+        all_s += (double)c->transformer->ahead_layers * ahead.bytes[walk] / bytes_per_s[walk];
     EACH_KIND(c, block)
     {
         double seconds = 0;
@@ -244,7 +254,7 @@ static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
 
 static double loss_bytes(const struct dtp_timing *c)
 {
-    return c->own ? c->own->loss_bytes : dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
+    return c->own ? c->own->loss_bytes : losses(c) * dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
 }
 
 /* Of packed weights; a replay unpacks them as forward did. */
@@ -266,15 +276,15 @@ static double slow_s(const struct dtp_timing *c, const struct dtp_block_work *bl
     return bytes > 0 ? block->layers * bytes * c->tokens * (1 / rate - 1 / c->eager_bytes_per_s) : 0;
 }
 
-static struct micro_step micro_step(const struct dtp_timing *c)
+static struct micro_step of_one_width(const struct dtp_timing *c)
 {
     struct micro_step m = {0};
     struct dtp_attention_time attention = dtp_cluster_attention_time(c->cluster, c->transformer, c->plan, c->tokens);
-    m.head_s = head_matmuls_s(c);
+    m.head_s = losses(c) * head_matmuls_s(c) + dtp_timing_projections_s(c);
     m.attention_forward_s = c->layers * attention.forward_s;
     m.attention_backward_s = c->layers * attention.backward_s;
-    m.memory_forward_s = dtp_timing_memory_s(c, false);
-    m.memory_backward_s = dtp_timing_memory_s(c, true);
+    m.memory_forward_s = dtp_timing_memory_s(c, false) + dtp_timing_ahead_s(c, false);
+    m.memory_backward_s = dtp_timing_memory_s(c, true) + dtp_timing_ahead_s(c, true);
     EACH_KIND(c, block)
     {
         m.matmul_forward_s += block->layers * sum_matmuls(c, block, false);
@@ -288,9 +298,31 @@ static struct micro_step micro_step(const struct dtp_timing *c)
     m.weights_s = weight_traffic_s(c, true);
     m.fp8_s = fp8_casts_s(c);
     add_unpacking(c, &m);
-    m.kernels += c->block->root_kernels;
+    m.kernels += losses(c) * c->block->root_kernels;
     m.kernels = c->own ? c->own->kernels + c->own->step_kernels / c->plan->accumulate : m.kernels;
     add_recompute(c, &attention, &m);
+    return m;
+}
+
+/* Where some layers stay in bf16: of these as many parts of a step without others as they are of all layers. All but
+ * the ends is linear in layers, and the ends are the same. */
+static struct micro_step micro_step(const struct dtp_timing *c)
+{
+    struct micro_step m = of_one_width(c);
+    double share = (double)dtp_plan_wide_layers(c->plan, c->transformer, 0, c->transformer->layers) / c->layers;
+    if (share <= 0)
+        return m;
+    const struct dtp_plan plan = dtp_plan_of_wide_layers(c->plan);
+    struct dtp_timing wide = *c;
+    wide.plan = &plan;
+    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
+        wide.block[mlp] = dtp_block_work(c->transformer, (enum dtp_layer_mlp)mlp, c->cluster, &plan);
+    const struct micro_step other = of_one_width(&wide);
+    const double projections = m.head_s; /* a module that predicts further ahead is none of those layers */
+    double *part = (double *)&m;
+    for (size_t i = 0; i < sizeof m / sizeof *part; i++)
+        part[i] += share * (((const double *)&other)[i] - part[i]);
+    m.head_s = projections;
     return m;
 }
 
@@ -537,6 +569,8 @@ void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp
     if (dtp_plan_model_parallel(plan)) {
         struct dtp_slice slice;
         hooks->slice(transformer, cluster, plan, &slice);
+        if (plan->pp > 1) /* most stages have none of the layers that stay in bf16 */
+            slice.plan.megatron.bf16_first = 0;
         dtp_closed_form(&slice.transformer, &slice.cluster, &slice.plan, out);
         hooks->add_stages(transformer, cluster, plan, out);
         return;

@@ -47,6 +47,10 @@ double dtp_timing_matmul_s(const struct dtp_timing *timing, const struct dtp_wei
 /* And of a forward that runs again. */
 double dtp_timing_matmul_again_s(const struct dtp_timing *timing, const struct dtp_weight_matmul *matmul);
 
+/* Of modules that predict further ahead: projections 2 h -> h, all products; kernels around these. */
+double dtp_timing_projections_s(const struct dtp_timing *timing);
+double dtp_timing_ahead_s(const struct dtp_timing *timing, bool backward);
+
 /* Of a block's memory-bound kernels in one micro-step; of the loss's, which move `bytes`. */
 double dtp_timing_passes_s(const struct dtp_timing *timing, const struct dtp_block_work *block, bool backward);
 double dtp_timing_loss_s(const struct dtp_timing *timing, double bytes);

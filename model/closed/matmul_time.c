@@ -60,3 +60,15 @@ double dtp_timing_matmul_again_s(const struct dtp_timing *c, const struct dtp_we
     double rows = c->tokens * m->rows;
     return product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k) + magnitudes_s(c, m, rows, false);
 }
+
+double dtp_timing_projections_s(const struct dtp_timing *c)
+{
+    static const enum dtp_measured_matmul kinds[] = {DTP_MEASURED_MATMUL_FORWARD, DTP_MEASURED_MATMUL_INPUT_GRADIENT,
+                                                     DTP_MEASURED_MATMUL_WEIGHT_GRADIENT};
+    double h = (double)c->transformer->hidden, shape[] = {c->tokens, h, 2 * h}, seconds = 0;
+    const int turned[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 2, 0}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        seconds += dtp_cluster_matmul_s(c->cluster, &c->execution, kinds[i], c->plan->precision.compute,
+                                        shape[turned[i][0]], shape[turned[i][1]], shape[turned[i][2]]);
+    return (double)c->transformer->ahead_layers * seconds;
+}

@@ -42,7 +42,7 @@ static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, co
     s.layers = layers.most;
     if (plan->pp > 1) /* most stages have none of the first layers; a token meets as much in one of these */
         s.dense_layers = 0;
-    s.tied_head = t->tied_head || !both_ends;
+    s.tied_head = t->tied_head || !(both_ends || t->ahead_layers); /* what predicts further ahead reads both */
     return s;
 }
 
@@ -77,6 +77,12 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
         cluster->network == DTP_NETWORK_SOCKETS && stages.stride * stages.size > cluster->gpus_per_node;
     out->plan.wrap_ends = dtp_plan_wraps_ends(plan, transformer);
     out->plan.most_layers = out->plan.head_layers = 0;
+    if (plan->pp > 1) { /* of layers that stay in bf16 those of the first stage, which keeps most of what is saved */
+        out->plan.megatron.bf16_first = plan->megatron.bf16_first < out->transformer.layers
+                                            ? plan->megatron.bf16_first
+                                            : (uint32_t)out->transformer.layers;
+        out->plan.megatron.bf16_last = 0;
+    }
 }
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
@@ -390,6 +396,19 @@ static void add_copies(const struct dtp_plan *plan, struct dtp_memory *m)
             add_bytes(m, (enum dtp_phase)phase, held[i], more * m->phase_bytes[phase][held[i]]);
 }
 
+/* Bytes of a token that the first stage's layers in bf16 keep beyond others'. */
+static double wider_layers(const struct job *j, uint64_t kept)
+{
+    const struct dtp_slice *s = &j->slice;
+    const struct dtp_plan wide = dtp_plan_of_wide_layers(&s->plan);
+    uint64_t layers = dtp_plan_wide_layers(&s->plan, &s->transformer, 0, s->transformer.layers);
+    struct dtp_activations activations;
+    if (!layers)
+        return 0;
+    dtp_activations_count(&s->transformer, &s->cluster, &wide, &activations);
+    return (double)layers * ((double)activations.layer_kept - (double)kept);
+}
+
 /* The slice's memory is the last stage's. The first one's peak is the backward of its last layer with the activations
  * of all micro-steps in flight; the slice's late backward has those of one layer. */
 static void fill_memory(const struct job *j, struct dtp_memory *m)
@@ -400,8 +419,9 @@ static void fill_memory(const struct job *j, struct dtp_memory *m)
     if (j->plan->pp > 1) {
         double layers = in_flight(j->plan) * (double)j->slice.transformer.layers - 1;
         uint64_t held = j->plan->runtime->copies_passes ? (uint64_t)in_flight(j->plan) * j->stream_bytes : 0;
+        double wider = in_flight(j->plan) * wider_layers(j, activations.layer_kept);
         add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS,
-                  held + dtp_bytes_product((uint64_t)(layers * (double)activations.layer_kept), tokens));
+                  held + dtp_bytes_product((uint64_t)(layers * (double)activations.layer_kept + wider), tokens));
         add_copies(j->plan, m);
     }
     for (int phase = 0; phase < DTP_PHASE_STEP; phase++) { /* a matmul's gathered input; what stages exchange */
@@ -441,6 +461,8 @@ void dtp_stages_of_slice(const struct dtp_transformer *transformer, const struct
                          const struct dtp_plan *plan, struct dtp_prediction *out)
 {
     struct job j = job_of(transformer, cluster, plan);
+    if (plan->pp > 1)
+        j.slice.plan.megatron.bf16_first = 0; /* as dtp_closed_form */
     dtp_closed_form_time_parts(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &out->communication, &j.parts);
     struct stages stages = stages_of(&j, &out->time);
     fill_time(&j, &stages, &out->time);
@@ -465,6 +487,7 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
     struct dtp_prediction slice;
     even.stages.cut = DTP_STAGE_CUT_EVEN;
     struct job j = job_of(transformer, cluster, &even);
+    j.slice.plan.megatron.bf16_first = 0; /* all layers are taken for alike */
     dtp_closed_form(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice);
     dtp_closed_form_time_parts(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice.communication, &j.parts);
     struct stages s = stages_of(&j, &slice.time);

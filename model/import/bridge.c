@@ -74,6 +74,14 @@ static enum dtp_status read_window(struct dtp_reading *r)
     return step ? dtp_megatron_make(r, worst, "sliding_window_pattern", step, "window_step") : worst;
 }
 
+/* Bridge has none at either end unless it says so (mixed_precision.py), where Megatron's flags have one. */
+static enum dtp_status check_ends(struct dtp_reading *r)
+{
+    if (dtp_fact(r, "ends_bf16") && !(dtp_fact(r, "first_bf16") && dtp_fact(r, "last_bf16")))
+        return dtp_refuse_fact(r, "ends_bf16", "needs num_layers_at_start_in_bf16 and num_layers_at_end_in_bf16");
+    return DTP_OK;
+}
+
 /* Of a whole model; of a part over a recipe only what a key says by itself. */
 static enum dtp_status read_model(struct dtp_reading *r)
 {
@@ -200,6 +208,7 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     const char *loss = dtp_fact(r, "loss_fusion"), *sequence = dtp_fact(r, "model_sequence");
     enum dtp_status worst = read_model(r);
     worst = dtp_worse(worst, check_exchange(r));
+    worst = dtp_worse(worst, check_ends(r));
     worst = dtp_worse(worst, read_parallel(r));
     worst = dtp_worse(worst, read_graphs(r));
     worst = dtp_worse(worst, read_formats(r));

@@ -129,6 +129,15 @@ static enum dtp_status read_parallel(struct dtp_reading *r)
     return worst;
 }
 
+/* Layers that stay in bf16: one at either end where no flag says otherwise (transformer_config.py). */
+static enum dtp_status read_wide_layers(struct dtp_reading *r, enum dtp_status worst)
+{
+    if (!dtp_fact(r, "ends_bf16"))
+        return worst;
+    worst = dtp_megatron_make_count(r, worst, "bf16_first_layers", dtp_megatron_count(r, "first_bf16", 1), "ends_bf16");
+    return dtp_megatron_make_count(r, worst, "bf16_last_layers", dtp_megatron_count(r, "last_bf16", 1), "ends_bf16");
+}
+
 /* Matmuls in 8 or 4 bits beside bf16: the recipe is delayed where no flag says otherwise (arguments.py,
  * _add_transformer_engine_args), and which of its formats gradients have changes no byte. */
 static enum dtp_status read_narrow(struct dtp_reading *r, bool bf16)
@@ -137,13 +146,14 @@ static enum dtp_status read_narrow(struct dtp_reading *r, bool bf16)
     const char *fact = fp4 ? "fp4_recipe" : "fp8_recipe", *recipe = dtp_fact(r, fact);
     if (!bf16)
         return dtp_refuse_fact(r, fp4 ? "fp4" : "fp8", "is modelled beside bf16 alone; give --bf16");
-    return dtp_megatron_make(r, DTP_OK, "precision",
-                             recipe ? recipe
-                             : fp4  ? "nvfp4"
-                                    : "fp8-delayed",
-                             recipe ? fact
-                             : fp4  ? "fp4"
-                                    : "fp8");
+    enum dtp_status worst = dtp_megatron_make(r, DTP_OK, "precision",
+                                              recipe ? recipe
+                                              : fp4  ? "nvfp4"
+                                                     : "fp8-delayed",
+                                              recipe ? fact
+                                              : fp4  ? "fp4"
+                                                     : "fp8");
+    return read_wide_layers(r, worst);
 }
 
 /* Gradients are summed and reduced in fp32 beside bf16 unless grad_reduce_in_bf16 says otherwise (arguments.py), beside
@@ -247,6 +257,8 @@ static void write_model(struct dtp_writing *w)
         dtp_say_key(w, keys[i]);
     dtp_megatron_write_heads(w);
     dtp_megatron_write_experts(w);
+    if (t->mtp_layers)
+        dtp_say_key(w, "mtp_layers");
     dtp_say(w, "normalization", dtp_written_value(w, "norm"));
     dtp_megatron_say_if(w, "swiglu", t->activation == DTP_SWIGLU);
     dtp_say(w, "position", dtp_written_value(w, "position"));
@@ -290,6 +302,12 @@ static void write_narrow(struct dtp_writing *w)
     bool fp4 = recipe == DTP_FP8_NVFP4, scaled = recipe == DTP_FP8_DELAYED || recipe == DTP_FP8_CURRENT;
     dtp_say(w, fp4 ? "fp4" : "fp8", fp4 ? "e2m1" : scaled ? "hybrid" : "e4m3");
     dtp_say(w, fp4 ? "fp4_recipe" : "fp8_recipe", dtp_written_value(w, "precision"));
+    const struct dtp_megatron_plan *plan = &dtp_written_job(w)->plan.megatron;
+    if (!plan->bf16_first && !plan->bf16_last)
+        return;
+    dtp_say(w, "ends_bf16", "true");
+    dtp_say_count(w, "first_bf16", plan->bf16_first);
+    dtp_say_count(w, "last_bf16", plan->bf16_last);
 }
 
 static void write_checkpointing(struct dtp_writing *w)

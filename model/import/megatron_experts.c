@@ -153,7 +153,7 @@ enum dtp_status dtp_megatron_read_layers(struct dtp_reading *r)
 
 static void write_layers(struct dtp_writing *w)
 {
-    const struct dtp_transformer *t = &dtp_written_job(w)->transformer;
+    const struct dtp_transformer told = dtp_transformer_told(&dtp_written_job(w)->transformer), *t = &told;
     char text[2 * MOST_LAYERS + 8] = "([", *end = text + 2;
     if (t->layers > MOST_LAYERS) {
         dtp_refuse_writing(w, "a pattern of more than %d layers", MOST_LAYERS);

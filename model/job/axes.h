@@ -26,7 +26,7 @@ struct dtp_axis {
 struct dtp_axes {
     struct dtp_host_arena memory;
     size_t count;
-    struct dtp_axis axes[192]; /* one a key */
+    struct dtp_axis axes[224]; /* one a key */
     const struct dtp_catalog *catalog;
 };
 

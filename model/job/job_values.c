@@ -13,7 +13,7 @@ static struct dtp_draft draft_of(const struct dtp_job *job)
 {
     const struct dtp_transformer *t = &job->transformer;
     const struct dtp_cluster *c = &job->cluster;
-    return (struct dtp_draft){.transformer = *t,
+    return (struct dtp_draft){.transformer = dtp_transformer_told(t),
                               .plan = job->plan,
                               .params = (double)dtp_transformer_count(t).total,
                               .network_gbit_per_s = c->machine.network_bytes_per_s * 8e-9,

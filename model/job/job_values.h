@@ -17,7 +17,7 @@ struct dtp_job_value {
     char buffer[DTP_STAGE_LAYOUT_BYTES]; /* what a word that is put together lies in */
 };
 
-#define DTP_JOB_VALUES_MAX 192
+#define DTP_JOB_VALUES_MAX 224
 /* One value a key, in the order of the table; returns how many. Rules have been applied: shard_group is never 0, a
  * runtime's dtypes are those it uses. Words are borrowed from the job, from `out` or constant. */
 size_t dtp_job_values(const struct dtp_job *job, struct dtp_job_value out[DTP_JOB_VALUES_MAX]);

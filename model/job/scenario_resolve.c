@@ -227,6 +227,7 @@ static bool resolve_model(struct dtp_resolution *r)
     bool good = r->status == DTP_OK;
     if (good)
         note_shape(r, t);
+    *t = dtp_transformer_trained(t);
     worsen(r, before);
     return good;
 }

@@ -224,8 +224,9 @@ static uint64_t narrow_elements(const struct dtp_lowering *l)
     for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
         of[mlp] = dtp_layer_narrow_elements(&l->kind[mlp].tensors.kind);
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
-        elements += of[dtp_lower_mlp(l, layer)];
-    return elements;
+        elements += dtp_lower_is_wide(l, layer) ? 0 : of[dtp_lower_mlp(l, layer)];
+    const struct dtp_layer_matrix projection = dtp_lower_ahead_projection(l);
+    return elements + l->transformer->ahead_layers * projection.in * projection.out;
 }
 
 /* cuBLAS workspaces (forward's and autograd's thread have one each), RoPE's fp32 sines and cosines, logits that the
@@ -301,6 +302,7 @@ static void derive(struct dtp_lowering *l)
     l->gated = dtp_activation_is_gated(t->activation);
     l->rope = t->position == DTP_POSITION_ROPE;
     dtp_fp8_casts_of(plan, &l->cluster->gpu, &l->casts);
+    l->narrow_casts = l->casts;
     l->adapts = dtp_plan_adapts(plan);
     l->whole_gradients = (plan->accumulate > 1 && !plan->accumulate_sync) || dtp_lower_holds(l);
     l->between = t->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1);
@@ -405,15 +407,20 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
                              .model = transformer,
                              .cluster = cluster,
                              .plan = plan,
+                             .narrow_plan = plan,
+                             .wide_plan = dtp_plan_of_wide_layers(plan),
                              .role = *role,
                              .chunk = role->chunks,
                              .checkpointing = dtp_plan_checkpoint_rule(plan),
                              .faults = faults,
                              .hooks = plan->runtime->lower(plan),
                              .awaited = DTP_NO_OP};
-    l.slice.layers = 0;
-    for (uint32_t i = 0; i < role->chunk_count; i++)
+    l.slice.layers = l.slice.ahead_layers = 0;
+    for (uint32_t i = 0; i < role->chunk_count; i++) {
         l.slice.layers += role->chunks[i].layers;
+        l.slice.ahead_layers += role->chunks[i].ahead_layers;
+    }
+    l.slice.mtp_layers = l.slice.ahead_layers;
     l.transformer = &l.slice;
     derive_groups(&l);
     enum dtp_status status = dtp_program_create(op_limit, &l.program, faults);
@@ -451,7 +458,8 @@ static enum dtp_status lower_one_rank(const struct dtp_transformer *transformer,
     status = dtp_schedule_create(&shape, &schedule, faults);
     if (status != DTP_OK)
         return status;
-    struct dtp_lower_chunk all = {.layers = transformer->layers, .embedding = true, .head = true};
+    struct dtp_lower_chunk all = {
+        .layers = transformer->layers, .ahead_layers = transformer->ahead_layers, .embedding = true, .head = true};
     struct dtp_lower_role role = {
         .chunks = &all, .chunk_count = 1, .passes = schedule.passes, .pass_count = schedule.first[1], .reader = reader};
     status = dtp_lower_role_program(transformer, cluster, plan, &role, op_limit, out, faults);

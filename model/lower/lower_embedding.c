@@ -28,6 +28,21 @@ static dtp_buffer_id sum_of_ranks(struct dtp_lowering *l, dtp_buffer_id whole, c
     return rows;
 }
 
+dtp_buffer_id dtp_lower_embedding_rows(struct dtp_lowering *l, const char *name)
+{
+    struct dtp_draft draft;
+    dtp_lower_fetch(l, DTP_ROOT_EMBEDDING);
+    dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING, name);
+    dtp_draft_use(&draft, l->tokens_in, DTP_READ);
+    dtp_draft_use(&draft, dtp_lower_params(dtp_lower_state(l), DTP_ROOT_EMBEDDING), DTP_READ);
+    dtp_buffer_id rows =
+        dtp_draft_new(l, &draft, name, DTP_OWNER_ACTIVATIONS, l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+    dtp_draft_memory(l, &draft, 0, 1);
+    dtp_draft_end(l, &draft);
+    dtp_lower_unfetch(l);
+    return rows;
+}
+
 /* Rows of the token table, of the position table added to them, and a norm where the model has one (its input is then
  * saved as well). */
 void dtp_lower_embedding(struct dtp_lowering *l)
@@ -131,6 +146,24 @@ static void end_of_backward(struct dtp_lowering *l)
     l->flight->gradient = DTP_NO_BUFFER;
 }
 
+/* As below; where it `waits`, autograd holds it until the table's other gradient is there (InputBuffer). */
+dtp_buffer_id dtp_lower_table_gradient(struct dtp_lowering *l, dtp_buffer_id gradient, bool waits)
+{
+    uint64_t bytes = dtp_bytes_product(l->compute, l->root.elements[DTP_ROOT_EMBEDDING]);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING_BACKWARD, "following tokens");
+    dtp_draft_new(l, &draft, "embedding partial sums", DTP_OWNER_WORKSPACE, partial_sums(l), DTP_UPDATE | DTP_FREE);
+    dtp_buffer_id made = dtp_draft_new(l, &draft, "embedding gradient", DTP_OWNER_WORKSPACE, bytes,
+                                       waits ? DTP_UPDATE : DTP_UPDATE | DTP_FREE);
+    if (!waits)
+        dtp_draft_use(&draft, dtp_lower_state(l)->gradient_buffer, DTP_UPDATE);
+    dtp_draft_use(&draft, l->tokens_in, DTP_READ);
+    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, 0, 3);
+    dtp_draft_end(l, &draft);
+    return waits ? made : DTP_NO_BUFFER;
+}
+
 void dtp_lower_embedding_backward(struct dtp_lowering *l)
 {
     struct dtp_module_state *root = dtp_lower_state(l);
@@ -160,9 +193,10 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l)
                   DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, l->tokens_in, DTP_READ);
     dtp_draft_use(&draft, l->flight->gradient, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->ahead.table_gradient, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, 0, 3);
     dtp_draft_end(l, &draft);
-    l->flight->gradient = DTP_NO_BUFFER;
+    l->flight->gradient = l->flight->ahead.table_gradient = DTP_NO_BUFFER;
     if (tied && apart) {
         dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "head and embedding");
         dtp_draft_use(&draft, head, DTP_UPDATE); /* the first of them is added to (InputBuffer::accumulate) */

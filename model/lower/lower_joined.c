@@ -89,7 +89,8 @@ static void join_directions(struct dtp_lowering *l)
                        dtp_bytes_product(elements, l->bytes.grads));
 }
 
-/* Head and embedding are one matrix of which the first stage and the one with the head have a copy each. */
+/* Head and embedding are one matrix of which the first stage and the one with the head have a copy each; or a module
+ * there that predicts further ahead reads the table. */
 bool dtp_lower_tied_peer(const struct dtp_lowering *l, uint32_t *peer)
 {
     const struct dtp_schedule *schedule = l->role.pipeline->schedule;
@@ -99,7 +100,7 @@ bool dtp_lower_tied_peer(const struct dtp_lowering *l, uint32_t *peer)
         stage--;
     uint32_t last = dtp_schedule_place(schedule, 0, stage).rank;
     *peer = rank == first ? last : first;
-    return l->transformer->tied_head && first != last && (rank == first || rank == last);
+    return (l->transformer->tied_head || l->model->ahead_layers) && first != last && (rank == first || rank == last);
 }
 
 static void join_tied(struct dtp_lowering *l)

@@ -34,7 +34,7 @@ static void call_at(struct dtp_lowering *l, enum dtp_model_end end, void (*hook)
 void dtp_lower_hand_on(struct dtp_lowering *l, uint64_t layer, dtp_buffer_id rows)
 {
     uint64_t place = layer - l->chunk->first;
-    if (place == l->chunk->layers) {
+    if (place == l->chunk->layers || place == l->chunk->layers - l->chunk->ahead_layers) {
         l->flight->final_input = rows;
         return;
     }
@@ -63,6 +63,8 @@ static void head_forward(struct dtp_lowering *l)
 {
     call_at(l, DTP_END_HEAD, l->hooks->before_forward);
     dtp_lower_final_norm(l);
+    if (l->chunk->ahead_layers)
+        dtp_lower_ahead_forward(l);
     dtp_lower_fetch(l, head_part(l));
     bool chunked = l->loss == DTP_LOSS_CHUNKED; /* head and loss run after the model's forward, chunk by chunk */
     if (chunked) {
@@ -87,7 +89,7 @@ static void forward(struct dtp_lowering *l)
     } else {
         dtp_lower_hand_on(l, chunk->first, dtp_lower_work_on(l, input.rows));
     }
-    for (uint64_t layer = chunk->first; layer < chunk->first + chunk->layers; layer++) {
+    for (uint64_t layer = chunk->first; layer < chunk->first + chunk->layers - chunk->ahead_layers; layer++) {
         dtp_lower_stand(l, (uint16_t)layer);
         call(l, l->hooks->before_forward);
         dtp_lower_block_forward(l);
@@ -106,7 +108,7 @@ static void forward(struct dtp_lowering *l)
 
 static void blocks_backward(struct dtp_lowering *l)
 {
-    for (uint64_t left = l->chunk->layers; left > 0; left--) {
+    for (uint64_t left = l->chunk->layers - l->chunk->ahead_layers; left > 0; left--) {
         dtp_lower_stand(l, (uint16_t)(l->chunk->first + left - 1));
         call(l, l->hooks->before_backward);
         dtp_lower_block_backward(l);
@@ -235,7 +237,8 @@ static void clear(struct dtp_flight *flight, uint64_t layers)
                                   .taken = DTP_NO_BUFFER,
                                   .replayed = DTP_NO_BUFFER,
                                   .result = DTP_NO_BUFFER,
-                                  .received = DTP_NO_BUFFER};
+                                  .received = DTP_NO_BUFFER,
+                                  .ahead = {.table_gradient = DTP_NO_BUFFER}};
 }
 
 static struct dtp_flight *flight_of(const struct dtp_lowering *l, struct flights *flights, const struct dtp_pass *pass)

@@ -55,12 +55,14 @@ static enum dtp_status make_chunks(struct set_job *job)
         uint64_t layers = 0;
         for (uint32_t chunk = 0; chunk < shape->chunks; chunk++) {
             const struct dtp_stage_parts *part = &job->stages.parts[dtp_schedule_stage(&job->schedule, rank, chunk)];
-            job->chunks[rank * shape->chunks + chunk] = (struct dtp_lower_chunk){.first = layers,
-                                                                                 .layers = part->layers,
-                                                                                 .first_of_model = part->first_layer,
-                                                                                 .embedding = part->embedding,
-                                                                                 .head = part->head};
-            layers += part->layers;
+            job->chunks[rank * shape->chunks + chunk] =
+                (struct dtp_lower_chunk){.first = layers,
+                                         .layers = part->layers + part->mtp_layers,
+                                         .ahead_layers = part->mtp_layers,
+                                         .first_of_model = part->first_layer,
+                                         .embedding = part->embedding,
+                                         .head = part->head};
+            layers += part->layers + part->mtp_layers;
         }
     }
     return DTP_OK;

@@ -82,6 +82,14 @@ static bool has_embedding(const struct dtp_lowering *l)
     return any;
 }
 
+static uint64_t ahead_layers(const struct dtp_lowering *l)
+{
+    uint64_t layers = 0;
+    for (uint32_t i = 0; i < l->role.chunk_count; i++)
+        layers += l->role.chunks[i].ahead_layers;
+    return layers;
+}
+
 static bool has_head(const struct dtp_lowering *l)
 {
     bool any = false;
@@ -97,18 +105,24 @@ static void list_root(struct dtp_lowering *l)
     static const char *const gradients[] = {"embedding gradient", "position gradient", "root vector gradients",
                                             "head gradient"};
     struct part_sum sum = {&l->root, l->plan->shard_group, flat_tensors(l), DTP_ROOT_EMBEDDING};
-    bool embedding = has_embedding(l);
+    uint64_t ahead = ahead_layers(l);
+    bool embedding = has_embedding(l) || ahead; /* which reads the following tokens' rows */
     bool head = has_head(l);
     l->root.parts = DTP_ROOT_PARTS;
     if (embedding || (head && t->tied_head))
         add_tensor(&sum, t->vocab, t->hidden);
     sum.part = DTP_ROOT_POSITION;
-    if (embedding && t->position == DTP_POSITION_LEARNED)
+    if (has_embedding(l) && t->position == DTP_POSITION_LEARNED)
         add_tensor(&sum, t->positions, t->hidden);
     sum.part = DTP_ROOT_VECTORS;
-    add_norm(&sum, t, embedding && t->embedding_norm);
+    add_norm(&sum, t, has_embedding(l) && t->embedding_norm);
     add_norm(&sum, t, head && t->final_norm);
     add_vector(&sum, t->vocab, head && t->head_bias);
+    for (uint64_t i = 0; i < ahead; i++) { /* with the projections, for who has them keeps all flat */
+        add_vector(&sum, 2 * t->hidden * t->hidden, true);
+        for (int norm = 0; norm < DTP_AHEAD_NORMS; norm++)
+            add_norm(&sum, t, true);
+    }
     sum.part = DTP_ROOT_HEAD;
     if (head && !t->tied_head)
         add_tensor(&sum, t->vocab, t->hidden);
@@ -134,7 +148,7 @@ uint64_t dtp_lower_largest_tensor(const struct dtp_lowering *l)
 /* As it stands in `l`. */
 static void keep_kind(struct dtp_lowering *l)
 {
-    struct dtp_lower_kind *kind = &l->kind[l->mlp];
+    struct dtp_lower_kind *kind = l->wide ? &l->wide_kind[l->mlp] : &l->kind[l->mlp];
     kind->tensors = l->tensors;
     kind->block = l->block;
     memcpy(kind->tensor_bytes, l->tensor_bytes, sizeof kind->tensor_bytes);
@@ -142,12 +156,20 @@ static void keep_kind(struct dtp_lowering *l)
 
 void dtp_lower_take_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp)
 {
-    const struct dtp_lower_kind *kind = &l->kind[mlp];
+    const struct dtp_lower_kind *kind = l->wide ? &l->wide_kind[mlp] : &l->kind[mlp];
     l->mlp = mlp;
     l->tensors = kind->tensors;
     l->block = kind->block;
     memcpy(l->tensor_bytes, kind->tensor_bytes, sizeof l->tensor_bytes);
     l->matrix = l->tensors.kind.matrix, l->matrices = l->tensors.kind.matrices;
+}
+
+void dtp_lower_take_width(struct dtp_lowering *l, bool wide)
+{
+    l->wide = wide;
+    l->plan = wide ? &l->wide_plan : l->narrow_plan;
+    l->casts = wide ? (struct dtp_fp8_casts){.kept = false} : l->narrow_casts;
+    dtp_lower_take_kind(l, l->mlp);
 }
 
 static void make_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp)
@@ -170,9 +192,13 @@ static void make_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp)
 /* Both kinds, though a model may have layers of one alone. */
 void dtp_lower_tensors(struct dtp_lowering *l)
 {
-    if (l->transformer->experts)
-        make_kind(l, DTP_LAYER_EXPERTS);
-    make_kind(l, DTP_LAYER_DENSE);
+    const bool widths = l->plan->megatron.bf16_first || l->plan->megatron.bf16_last;
+    for (int wide = widths; wide >= 0; wide--) {
+        l->wide = wide, l->plan = wide ? &l->wide_plan : l->narrow_plan;
+        if (l->transformer->experts)
+            make_kind(l, DTP_LAYER_EXPERTS);
+        make_kind(l, DTP_LAYER_DENSE);
+    }
     list_root(l);
     if (l->plan->fsdp1 && !l->adapts)
         l->root.all_shard = dtp_divide_up(l->root.all_elements, l->plan->shard_group);

@@ -7,6 +7,7 @@
 #define DTP_LOWERING_H
 
 #include "base/host_arena.h"
+#include "lower/flight.h"
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "lower/posted.h"
@@ -63,39 +64,6 @@ struct dtp_module_state {
     uint32_t bucket[DTP_MAX_PARTS]; /* the reduction bucket each part lies in */
 };
 
-/* A micro-batch on its way: what exists of it from its forward to the end of its backward. A pipeline has several under
- * way at once, one after the other needs one of these alone. */
-struct dtp_flight_module {
-    dtp_buffer_id tensor[DTP_TENSOR_COUNT];
-    uint64_t alive;    /* tensors that exist now, as bits */
-    uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
-    dtp_buffer_id casts[DTP_LAYER_MATRICES];   /* dtp_lower_casts_apart: what each matrix cast for itself, kept */
-    dtp_buffer_id columns[DTP_LAYER_MATRICES]; /* copies of fp8 matrices by columns, kept for backward; or none */
-    /* With adapters, of each matrix: x A^T; what A reads of dropout, and the mask; unpacked weights kept for backward;
-     * what B made, where a compiler or DoRA's magnitudes read it there, and what they read beside it. */
-    dtp_buffer_id low[DTP_LAYER_MATRICES], dropped[DTP_LAYER_MATRICES], unpacked[DTP_LAYER_MATRICES];
-    dtp_buffer_id wide[DTP_LAYER_MATRICES], base[DTP_LAYER_MATRICES];
-};
-/* The gradient of a weight that is left for a pass of its own: of a matrix, or of the norm of a tensor. */
-#define DTP_DEFERRED_NORM 0x8000u
-struct dtp_deferred_gradient {
-    dtp_buffer_id output_gradient;
-    uint16_t layer, matrix;
-};
-struct dtp_flight {
-    struct dtp_deferred_gradient *deferred; /* room for all matrices of the chunk, and two norms a layer */
-    uint32_t deferred_count;
-    struct dtp_flight_module *module;             /* of each layer */
-    dtp_buffer_id embedded, embedding_statistics; /* tensor before an embedding norm, and what that keeps */
-    dtp_buffer_id replayed;                       /* result of the block whose backward runs, made again; else none */
-    dtp_buffer_id final_input, final_norm, final_statistics, final_wide; /* input of the final norm, and so on */
-    dtp_buffer_id logits, loss_state, capped, logits_gradient;
-    dtp_buffer_id gradient; /* of the residual stream, updated in place from the head down to x0 */
-    dtp_buffer_id taken;    /* of it, what came from another stage and is not to be written; or none */
-    dtp_buffer_id result;   /* what left the chunk and is held until its backward is through; or none */
-    dtp_buffer_id received; /* of what came, the copy that is kept until its gradient is sent; or none */
-    bool head_deferred;     /* the gradient of the head's weight is left for a pass of its own */
-};
 /* Groups of transfers: of passes by way, direction and sender; at the end of a step of those that send to a rank behind
  * them, and before them. */
 enum { DTP_TRANSFER_TO_LATER = 12, DTP_TRANSFER_TO_EARLIER, DTP_TRANSFER_GROUPS };
@@ -104,6 +72,7 @@ enum { DTP_TRANSFER_TO_LATER = 12, DTP_TRANSFER_TO_EARLIER, DTP_TRANSFER_GROUPS 
 struct dtp_lower_chunk {
     uint64_t first, layers;  /* of the rank's own */
     uint64_t first_of_model; /* the model's layer that `first` is */
+    uint64_t ahead_layers;   /* of these, the last so many are of modules that predict further ahead */
     bool embedding, head;    /* and what lies before its first layer, behind its last */
 };
 /* What one rank does of the step, and with what of the model. */
@@ -123,12 +92,6 @@ struct dtp_lower_pipeline {
     bool blocking;                        /* a rank goes on when what it sends is taken (schedule_order.h) */
     const struct dtp_posted *posted;      /* NULL: sends and receives of both ways are on streams of their own */
 };
-/* Rows of the residual stream, or their gradient, on their way to a pass. */
-struct dtp_handed {
-    dtp_buffer_id rows;
-    dtp_op_id received; /* DTP_NO_OP: they were made on this rank; of what is held: what sent them */
-};
-
 /* With avoid_record_streams what another stream reads is let go by the host, one behind the other, when the compute
  * stream waits for that. */
 enum dtp_lent { DTP_LENT_FORWARD, DTP_LENT_BACKWARD, DTP_LENT_GRADIENTS, DTP_LENT_COUNT };
@@ -138,13 +101,6 @@ struct dtp_lower_kind {
     struct dtp_layer_tensors tensors;
     struct dtp_lower_module block;
     uint64_t tensor_bytes[DTP_TENSOR_COUNT];
-};
-
-/* What was sent, with its send, until the pass begins that shows that it was taken. */
-struct dtp_lower_sent {
-    dtp_buffer_id rows;
-    dtp_op_id sent;
-    uint32_t until;
 };
 
 struct dtp_lowering {
@@ -175,6 +131,12 @@ struct dtp_lowering {
     enum dtp_loss loss;
 
     struct dtp_lower_kind kind[DTP_LAYER_MLPS];
+    /* Of layers that stay in bf16; their plan and the others', of which `plan` is that at hand, as `casts` are. */
+    struct dtp_lower_kind wide_kind[DTP_LAYER_MLPS];
+    const struct dtp_plan *narrow_plan;
+    struct dtp_plan wide_plan;
+    struct dtp_fp8_casts narrow_casts;
+    bool wide;
     /* The kind of the layer at which the skeleton stands, or stood last (dtp_lower_stand). */
     enum dtp_layer_mlp mlp;
     struct dtp_layer_tensors tensors;      /* of a block: its kind by the runtime's habits */
@@ -296,8 +258,9 @@ dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, en
 /* What cuBLAS keeps for a handle and stream. */
 uint64_t dtp_lower_cublas_workspace_bytes(const struct dtp_lowering *l);
 
-/* lower_tensors.c */
+/* lower_tensors.c: what the layers at hand are of, and whether they stay in bf16 (dtp_plan_layer_is_wide). */
 void dtp_lower_take_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp);
+void dtp_lower_take_width(struct dtp_lowering *l, bool wide);
 
 /* [m,k] x [k,n] in the compute dtype; fp8 only inside blocks. */
 void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uint64_t m, uint64_t n, uint64_t k,
@@ -342,28 +305,40 @@ static inline uint64_t dtp_lower_token_parts(const struct dtp_lowering *l)
 {
     return l->plan->sequence_shards > 1 ? l->plan->sequence_shards : 1;
 }
+/* The model's layer that the rank's is: layers of a stage are some of the model's. */
+static inline uint64_t dtp_lower_layer_of_model(const struct dtp_lowering *l, uint64_t layer)
+{
+    for (uint32_t i = 0; i < l->role.chunk_count; i++) {
+        const struct dtp_lower_chunk *chunk = &l->role.chunks[i];
+        if (layer >= chunk->first && layer < chunk->first + chunk->layers)
+            return layer + chunk->first_of_model - chunk->first;
+    }
+    return layer;
+}
 static inline enum dtp_layer_mlp dtp_lower_mlp(const struct dtp_lowering *l, uint64_t layer)
 {
     if (!l->transformer->experts)
         return DTP_LAYER_DENSE;
-    for (uint32_t i = 0; i < l->role.chunk_count; i++) { /* layers of a stage are some of the model's */
-        const struct dtp_lower_chunk *chunk = &l->role.chunks[i];
-        if (layer >= chunk->first && layer < chunk->first + chunk->layers) {
-            layer += chunk->first_of_model - chunk->first;
-            break;
-        }
-    }
-    return dtp_transformer_layer_has_experts(l->transformer, layer) ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
+    return dtp_transformer_layer_has_experts(l->transformer, dtp_lower_layer_of_model(l, layer)) ? DTP_LAYER_EXPERTS
+                                                                                                 : DTP_LAYER_DENSE;
 }
 /* The `index`-th module: a block, and behind all of them what lies outside. */
 static inline const struct dtp_lower_module *dtp_lower_module_at(const struct dtp_lowering *l, uint64_t index)
 {
     return index == l->transformer->layers ? &l->root : &l->kind[dtp_lower_mlp(l, index)].block;
 }
+static inline bool dtp_lower_is_wide(const struct dtp_lowering *l, uint64_t layer)
+{
+    const struct dtp_megatron_plan *asked = &l->narrow_plan->megatron;
+    return (asked->bf16_first || asked->bf16_last) &&
+           dtp_plan_layer_is_wide(l->narrow_plan, l->model, dtp_lower_layer_of_model(l, layer));
+}
 /* What is drafted is of that layer, or of none. */
 static inline void dtp_lower_stand(struct dtp_lowering *l, uint16_t layer)
 {
     l->layer = layer;
+    if (l->wide || (layer != DTP_NO_LAYER && dtp_lower_is_wide(l, layer)))
+        dtp_lower_take_width(l, layer != DTP_NO_LAYER && dtp_lower_is_wide(l, layer));
     if (layer != DTP_NO_LAYER && dtp_lower_mlp(l, layer) != l->mlp)
         dtp_lower_take_kind(l, dtp_lower_mlp(l, layer));
 }
@@ -508,8 +483,21 @@ bool dtp_lower_packs(const struct dtp_lowering *l, int part);
 dtp_buffer_id dtp_lower_unpack(struct dtp_lowering *l, int matrix);
 uint32_t dtp_lower_unpacked_access(struct dtp_lowering *l, int matrix, bool stays);
 
-/* lower_loss.c */
+/* lower_final_norm.c. Backward: of what reads the norm's result, the gradient; the residual stream's begins here. */
 void dtp_lower_final_norm(struct dtp_lowering *l);
+void dtp_lower_final_norm_backward(struct dtp_lowering *l, dtp_buffer_id gradient);
+/* Eager autocast: the head casts the norm's fp32 result for itself when it is called. */
+bool dtp_lower_casts_at_head(const struct dtp_lowering *l);
+/* lower_ahead.c: a module that predicts further ahead, behind the final norm: its layer, its norm, head and loss.
+ * Backward: behind the head's, of which the final norm has `gradient`; returned with the module's added. */
+void dtp_lower_ahead_forward(struct dtp_lowering *l);
+dtp_buffer_id dtp_lower_ahead_backward(struct dtp_lowering *l, dtp_buffer_id gradient);
+/* Its projection's weight: of both sides, side by side. */
+struct dtp_layer_matrix dtp_lower_ahead_projection(const struct dtp_lowering *l);
+/* lower_embedding.c: rows of the table for the tokens at hand, and of its gradient by `gradient`, which goes. */
+dtp_buffer_id dtp_lower_embedding_rows(struct dtp_lowering *l, const char *name);
+dtp_buffer_id dtp_lower_table_gradient(struct dtp_lowering *l, dtp_buffer_id gradient, bool waits);
+/* lower_loss.c */
 /* lower_shifted_loss.c: `drops_input`: nothing reads what the head did. The gradient is in fp32. */
 void dtp_lower_shifted_loss(struct dtp_lowering *l, uint64_t tokens, bool drops_input);
 void dtp_lower_shifted_gradient(struct dtp_lowering *l, uint64_t tokens);
@@ -517,6 +505,9 @@ void dtp_lower_loss_forward(struct dtp_lowering *l); /* head; chunked: with the 
 void dtp_lower_loss_held(struct dtp_lowering *l);    /* behind the forward of a stage that holds it: the loss */
 void dtp_lower_loss_backward(struct dtp_lowering *l);
 void dtp_lower_head_backward(struct dtp_lowering *l); /* with the final norm's */
+/* Of an end that is not the model's own: the loss' backward, whose forward was; the head's, and what flows back. */
+void dtp_lower_loss_gradient(struct dtp_lowering *l);
+dtp_buffer_id dtp_lower_head_gradients(struct dtp_lowering *l);
 void dtp_lower_head_deferred(struct dtp_lowering *l);
 
 /* lower_backward.c */

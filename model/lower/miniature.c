@@ -51,6 +51,18 @@ static uint64_t ahead_of(const struct dtp_plan *plan)
     return units * unit_of(plan);
 }
 
+/* Layers at either end that stay in bf16, and behind them one that predicts further ahead. */
+static uint64_t others_first(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    uint64_t first = dtp_transformer_first_layers(transformer), wide = plan->megatron.bf16_first;
+    return first > wide ? first : wide;
+}
+
+static uint64_t others_last(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return plan->megatron.bf16_last + transformer->ahead_layers;
+}
+
 /* `least` layers or a few more, so many that whole periods are missing to the net's. */
 static uint64_t layers_from(uint64_t least, const struct dtp_transformer *transformer, uint64_t period)
 {
@@ -68,7 +80,8 @@ static bool has_period(const struct dtp_plan *plan)
 struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                                 uint64_t pattern)
 {
-    uint64_t period = period_of(transformer, plan, pattern), first = dtp_transformer_first_layers(transformer);
+    uint64_t period = period_of(transformer, plan, pattern), first = others_first(transformer, plan);
+    first += others_last(transformer, plan);
     uint64_t least = layers_from(first + LEAST_PERIODS * period + 2 * ahead_of(plan), transformer, period);
     bool small = 2 * least + period < transformer->layers;
     return (struct dtp_miniature_size){.period = period,
@@ -81,7 +94,8 @@ struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *tr
 static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     struct dtp_miniature_size size = dtp_miniature_size_of(transformer, plan, 1);
-    uint64_t first = dtp_transformer_first_layers(transformer), ends = 2 * (unit_of(plan) + ahead_of(plan));
+    uint64_t first = others_first(transformer, plan) + others_last(transformer, plan),
+             ends = 2 * (unit_of(plan) + ahead_of(plan));
     uint64_t least = layers_from(first + ends, transformer, size.period);
     bool small = 2 * least + MORE_PERIODS * size.period < transformer->layers;
     size.layers = small && has_period(plan) ? least : 0;

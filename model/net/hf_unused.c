@@ -54,8 +54,9 @@ void dtp_hf_list_unused(struct dtp_hf_reader *reader, const struct dtp_transform
             snprintf(text, sizeof text, "%.6g", json_number_value(value));
         else
             snprintf(text, sizeof text, "true");
-        used += (size_t)snprintf(out + used, bytes - used, "%s%.*s %s", used ? ", " : "",
-                                 (int)strcspn(unused_keys[i], "|"), unused_keys[i], text);
+        used += (size_t)snprintf(out + used, bytes - used, "%s%.*s %s%s", used ? ", " : "",
+                                 (int)strcspn(unused_keys[i], "|"), unused_keys[i], text,
+                                 !strcmp(unused_keys[i], NEXT_LAYERS) ? " (mtp_layers trains them)" : "");
     }
     dtp_hf_keep_printable(out);
 }

@@ -219,7 +219,8 @@ static double rough_count(const struct dtp_transformer *t)
                      (double)t->heads * (double)t->value_head_dim * (h + (double)t->kv_latent);
     double experts = 3 * h * ((double)t->experts * (double)t->expert_ffn + (double)t->shared_expert_ffn) +
                      (double)t->experts * (5 * h + 3 * (double)t->expert_ffn);
-    return (double)(t->layers + t->mtp_layers) * (block + latents + experts) + (double)t->mtp_layers * (2 * h + 3) * h +
+    double layers = (double)t->layers + (double)(t->mtp_layers - t->ahead_layers);
+    return layers * (block + latents + experts) + (double)t->mtp_layers * (2 * h + 3) * h +
            h * (2 * (double)t->vocab + (double)t->positions) + (double)t->vocab;
 }
 
@@ -277,12 +278,33 @@ struct dtp_transformer dtp_transformer_all_alike(const struct dtp_transformer *t
     return alike;
 }
 
-/* A layer with experts, where the model has any, behind a projection of two rows side by side and their two norms, and
- * a norm before the head (DeepSeek-V3's modeling code; arXiv 2412.19437, 2.2). */
-static uint64_t count_mtp(const struct dtp_transformer *t, const struct dtp_parameter_count *count)
+struct dtp_transformer dtp_transformer_trained(const struct dtp_transformer *transformer)
 {
-    uint64_t layer = count->expert_layers ? count->expert_block : count->block;
-    return t->mtp_layers * (layer + 2 * t->hidden * t->hidden + 3 * count_norm(t, t->hidden));
+    struct dtp_transformer trained = *transformer;
+    trained.layers += trained.mtp_layers - trained.ahead_layers;
+    trained.ahead_layers = trained.mtp_layers;
+    return trained;
+}
+
+struct dtp_transformer dtp_transformer_told(const struct dtp_transformer *transformer)
+{
+    struct dtp_transformer told = *transformer;
+    told.layers -= told.ahead_layers;
+    told.ahead_layers = 0;
+    return told;
+}
+
+/* A layer of the kind of the last, behind a projection of two rows side by side and their two norms, and a norm before
+ * the head (DeepSeek-V3's modeling code; arXiv 2412.19437, 2.2). `t` as it is trained. */
+static void count_ahead(const struct dtp_transformer *t, struct dtp_parameter_count *count)
+{
+    bool experts = t->ahead_layers && dtp_transformer_layer_has_experts(t, t->layers - 1);
+    uint64_t layer = experts ? count->expert_block : count->block, projection = 2 * t->hidden * t->hidden;
+    count->ahead = t->ahead_layers * (projection + DTP_AHEAD_NORMS * count_norm(t, t->hidden));
+    count->mtp = t->ahead_layers * layer + count->ahead;
+    count->total += count->ahead;
+    count->active += count->ahead;
+    count->matmul += t->ahead_layers * (projection + t->vocab * t->hidden);
 }
 
 static void count_layers(const struct dtp_transformer *t, struct dtp_parameter_count *count)
@@ -310,8 +332,9 @@ static void count_layers(const struct dtp_transformer *t, struct dtp_parameter_c
     count->layers_matmul += count->expert_layers * active;
 }
 
-static struct dtp_parameter_count count_all(const struct dtp_transformer *t)
+static struct dtp_parameter_count count_all(const struct dtp_transformer *transformer)
 {
+    const struct dtp_transformer trained = dtp_transformer_trained(transformer), *t = &trained;
     struct dtp_parameter_count count = {0};
     count_layers(t, &count);
     count.embedding = t->vocab * t->hidden;                                              /* [V, h] */
@@ -319,11 +342,11 @@ static struct dtp_parameter_count count_all(const struct dtp_transformer *t)
     count.embedding_norm = t->embedding_norm ? count_norm(t, t->hidden) : 0;
     count.final_norm = t->final_norm ? count_norm(t, t->hidden) : 0;
     count.head = (t->tied_head ? 0 : t->vocab * t->hidden) + (t->head_bias ? t->vocab : 0); /* [h, V] */
-    count.mtp = count_mtp(t, &count);
     uint64_t outside = count.embedding + count.position + count.embedding_norm + count.final_norm + count.head;
-    count.total = outside + count.layers + count.mtp;
+    count.total = outside + count.layers;
     count.active += outside;
     count.matmul = count.layers_matmul + t->vocab * t->hidden;
+    count_ahead(t, &count);
     return count;
 }
 
@@ -409,8 +432,8 @@ double dtp_transformer_attention_length(const struct dtp_transformer *transforme
  * The embedding is a look-up, norms and activations are not counted. */
 double dtp_transformer_model_flops_per_token(const struct dtp_transformer *transformer, uint64_t sequence)
 {
-    const struct dtp_transformer *t = transformer;
-    double s = dtp_transformer_attention_length(transformer, sequence);
+    const struct dtp_transformer trained = dtp_transformer_trained(transformer), *t = &trained;
+    double s = dtp_transformer_attention_length(t, sequence);
     double attention = 6.0 * (double)t->layers * dtp_transformer_core_width(t) * s;
     return 6.0 * (double)dtp_transformer_count(transformer).matmul + attention;
 }

@@ -95,7 +95,12 @@ struct dtp_transformer {
     uint64_t kv_latent;      /* the same of keys and values; 0: attention is plain */
     uint64_t rope_head_dim;  /* of head_dim, what rope turns; of keys one for all heads */
     uint64_t value_head_dim; /* of one head */
-    uint64_t mtp_layers; /* modules that predict a token further ahead, each a layer with a projection (DeepSeek-V3) */
+    /* Modules that predict a token further ahead (DeepSeek-V3, MTP): each a layer of the kind of the last, behind a
+     * projection, 2 h -> h, of two rows side by side, each behind a norm of its own: the token's that follows, from
+     * the model's embedding, and what the model's last layer made. Behind it a norm, then the model's head once more
+     * with a loss of its own. */
+    uint64_t mtp_layers;   /* how many; as a model is told they are none of `layers` */
+    uint64_t ahead_layers; /* as it is trained (dtp_transformer_trained): of `layers`, the last so many; else 0 */
 };
 
 /* Parameters of each part; total is exact. `block` is one layer without experts = `block_matmul` (weights [in, out] of
@@ -105,13 +110,24 @@ struct dtp_parameter_count {
     uint64_t embedding, position, embedding_norm, block, block_matmul, block_vectors, final_norm, head;
     uint64_t expert_block, expert_block_matmul, expert_block_vectors;
     uint64_t expert_layers; /* layers that have experts; the others are `block` */
-    uint64_t layers;        /* of all layers: their parameters */
-    uint64_t mtp;           /* modules that predict further ahead; embedding and head are the model's */
+    uint64_t layers;        /* of all layers, those of modules that predict further ahead too: their parameters */
+    uint64_t mtp;           /* of such modules: their layers, of `layers`, and what is around these */
+    uint64_t ahead;         /* of `mtp`, what is around: projections and norms; embedding and head are the model's */
     uint64_t total;
     uint64_t active; /* of total, without the experts that a token does not go to; the embedding is counted whole */
     uint64_t layers_matmul; /* weights that multiply a token in all layers: of E experts k */
-    uint64_t matmul;        /* the same of the model: layers_matmul + vocab*hidden (head, tied or not) */
+    uint64_t matmul; /* the same of the model: layers_matmul, projections, vocab*hidden for each loss (head, tied or
+                      * not) */
 };
+
+#define DTP_AHEAD_NORMS                                                                                                \
+    3 /* of a module that predicts further ahead: of both sides of its projection, of its result                       \
+       */
+
+/* As it is trained: modules that predict further ahead are its last layers (ahead_layers). As it is told: they are
+ * none. Of either both give the same. */
+struct dtp_transformer dtp_transformer_trained(const struct dtp_transformer *transformer);
+struct dtp_transformer dtp_transformer_told(const struct dtp_transformer *transformer);
 
 /* Whether layer 0 .. L - 1 has experts. */
 bool dtp_transformer_layer_has_experts(const struct dtp_transformer *transformer, uint64_t layer);

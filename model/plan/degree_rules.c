@@ -199,6 +199,16 @@ static void check_schedule_exists(struct dtp_resolver *r)
                     dtp_schedule_row(p->schedule)->word, p->runtime->name, known);
 }
 
+/* What predicts further ahead reads what the last layer made, and its loss the head's weights. Megatron-Core sends both
+ * streams on where a stage before the head's has it. */
+static void check_ahead(struct dtp_resolver *r, const struct dtp_stages *stages)
+{
+    for (uint32_t i = 0; i < stages->count; i++)
+        if (stages->parts[i].mtp_layers && !stages->parts[i].head)
+            dtp_plan_refuse(r, "stages",
+                            "with MTP layers in another stage than the head's is not modelled; put m before L");
+}
+
 /* A layout text says by its stages how many chunks a rank has. False where it is refused. */
 static bool count_chunks(struct dtp_resolver *r, struct dtp_faults *faults)
 {
@@ -243,6 +253,7 @@ static void resolve_pipeline(struct dtp_resolver *r)
     if (dtp_plan_interleaves(p))
         p->microbatch_group = shape.group;
     if (dtp_plan_stages(p, r->transformer, &stages, &faults) == DTP_OK) {
+        check_ahead(r, &stages);
         dtp_plan_count_layers(p, &stages);
         dtp_stages_destroy(&stages);
     } else {

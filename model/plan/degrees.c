@@ -28,8 +28,9 @@ void dtp_plan_count_layers(struct dtp_plan *plan, const struct dtp_stages *stage
         bool head = false;
         for (uint32_t chunk = 0; chunk < plan->virtual_stages; chunk++) {
             uint32_t stage = dtp_schedule_stage(&schedule, rank, chunk);
-            layers += stage < stages->count ? stages->parts[stage].layers : 0;
-            head = head || (stage < stages->count && stages->parts[stage].head);
+            const struct dtp_stage_parts *parts = stage < stages->count ? &stages->parts[stage] : NULL;
+            layers += parts ? parts->layers + parts->mtp_layers : 0;
+            head = head || (parts && parts->head);
         }
         layers /= lines; /* of two copies a micro-batch passes one */
         plan->most_layers = layers > plan->most_layers ? layers : plan->most_layers;
@@ -38,10 +39,16 @@ void dtp_plan_count_layers(struct dtp_plan *plan, const struct dtp_stages *stage
     }
 }
 
+struct dtp_stages_model dtp_plan_stages_model(const struct dtp_transformer *transformer)
+{
+    const struct dtp_transformer told = dtp_transformer_told(transformer);
+    return (struct dtp_stages_model){.layers = (uint32_t)told.layers, .mtp_layers = (uint32_t)told.mtp_layers};
+}
+
 enum dtp_status dtp_plan_stages(const struct dtp_plan *plan, const struct dtp_transformer *t, struct dtp_stages *out,
                                 struct dtp_faults *faults)
 {
-    struct dtp_stages_model model = {.layers = (uint32_t)t->layers};
+    struct dtp_stages_model model = dtp_plan_stages_model(t);
     uint32_t count = dtp_plan_stage_count(plan);
     double hidden = (double)t->hidden;
     switch (plan->stages.cut) {

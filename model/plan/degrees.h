@@ -18,6 +18,9 @@ uint32_t dtp_plan_stage_count(const struct dtp_plan *plan);
 /* most_layers and head_layers of a plan that is resolved but for these, by its `stages`. */
 void dtp_plan_count_layers(struct dtp_plan *plan, const struct dtp_stages *stages);
 
+/* What is cut: layers, and those of modules that predict further ahead. */
+struct dtp_stages_model dtp_plan_stages_model(const struct dtp_transformer *transformer);
+
 /* Which layers each of these stages holds, embedding and head where they belong: of a resolved plan, in the order in
  * which a micro-batch goes through them. Caller destroys; after a failure *out is empty. Cut `even`, stages differ by
  * one layer at most: where layers are no multiple of them, embedding and head count as a layer each, as they do always

@@ -69,6 +69,41 @@ static void check_latent(struct dtp_resolver *r)
                         "of this kind is not modelled with latent attention");
 }
 
+/* One module, as Megatron-Core's last stage has it: whole ranks, nothing run again but parts of layers, passes that
+ * are not split. */
+static void check_ahead(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    bool table = t->position == DTP_POSITION_LEARNED || t->embedding_norm || !t->final_norm;
+    bool alike = t->expert_layer_step < 2 && t->sliding_window_pattern < 2 && !t->chunked_attention;
+    bool split = p->pp > 1 && (dtp_plan_splits_backward(p) || p->schedule == DTP_SCHEDULE_DUALPIPE);
+    if (!p->runtime->predicts_ahead) {
+        dtp_plan_refuse(r, "mtp_layers", "is not modelled under runtime %s; use runtime megatron, or 0",
+                        p->runtime->name);
+        return;
+    }
+    if (t->mtp_layers > 1)
+        dtp_plan_refuse(r, "mtp_layers", "is %" PRIu64 ", and more than one is not modelled; use 1, or 0",
+                        t->mtp_layers);
+    if (p->tp > 1 || p->cp > 1)
+        dtp_plan_refuse(r, p->tp > 1 ? "tp" : "cp", "with mtp_layers is not modelled yet; use 1");
+    if (p->checkpointing != DTP_CHECKPOINT_NONE)
+        dtp_plan_refuse(r, "checkpointing", "with mtp_layers is not modelled; use recompute_modules, or none");
+    if (dtp_plan_adapts(p))
+        dtp_plan_refuse(r, "lora", "with mtp_layers is not modelled; use 0");
+    if (table || !alike)
+        dtp_plan_refuse(r, "mtp_layers", "is not modelled with %s; use 0",
+                        table ? "learned positions, a norm of the embedding or without a final norm"
+                              : "layers that are not all alike but the first");
+    if (split)
+        dtp_plan_refuse(r, "schedule", "%s is not modelled with mtp_layers; use 1f1b or interleaved",
+                        dtp_schedule_row(p->schedule)->word);
+    if (p->pp > 1 && (p->strategy == DTP_ZERO2 || p->post_validation))
+        dtp_plan_refuse(r, p->post_validation ? "post_validation" : "strategy",
+                        "is not modelled where two stages hold the embedding, as mtp_layers has it");
+}
+
 /* Attention sinks behind a kernel that returns its log-sum-exp. */
 static void check_sinks(struct dtp_resolver *r)
 {
@@ -153,8 +188,7 @@ void dtp_plan_check_experts(struct dtp_resolver *r)
     if (t->kv_latent)
         check_latent(r);
     if (t->mtp_layers)
-        dtp_plan_refuse(r, "mtp_layers", "is %" PRIu64 ", and such modules are not modelled yet; set it to 0",
-                        t->mtp_layers);
+        check_ahead(r);
     if (t->attention_sinks)
         check_sinks(r);
     if (t->chunked_attention)

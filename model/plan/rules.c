@@ -33,6 +33,38 @@ bool dtp_plan_runs_narrow(const struct dtp_plan *plan, enum dtp_product product)
     return row && row->narrow >> product & 1;
 }
 
+/* A module that predicts further ahead runs in the recipe (multi_token_prediction.py: "only use global fp8 context").
+ */
+bool dtp_plan_layer_is_wide(const struct dtp_plan *plan, const struct dtp_transformer *model, uint64_t layer)
+{
+    uint64_t first = plan->megatron.bf16_first, last = plan->megatron.bf16_last;
+    uint64_t layers = model->layers - model->ahead_layers;
+    return layer < layers && (layer < first || layer + last >= layers);
+}
+
+uint64_t dtp_plan_wide_layers(const struct dtp_plan *plan, const struct dtp_transformer *model, uint64_t first,
+                              uint64_t end)
+{
+    uint64_t count = 0;
+    if (!plan->megatron.bf16_first && !plan->megatron.bf16_last)
+        return 0;
+    for (uint64_t layer = first; layer < end; layer++)
+        count += dtp_plan_layer_is_wide(plan, model, layer);
+    return count;
+}
+
+struct dtp_plan dtp_plan_of_wide_layers(const struct dtp_plan *plan)
+{
+    struct dtp_plan wide = *plan;
+    wide.megatron.bf16_first = wide.megatron.bf16_last = 0;
+    if (plan->precision.compute != DTP_FP8)
+        return wide;
+    wide.precision.compute = DTP_BF16;
+    wide.precision.fp8_recipe = DTP_FP8_NONE;
+    wide.precision.fp8_all_gather = false;
+    return wide;
+}
+
 bool dtp_plan_casts_weights(const struct dtp_plan *plan)
 {
     return dtp_plan_autocast(plan) && !(plan->precision.fp8_recipe && dtp_plan_fp8_library(plan) == DTP_FP8_TORCHAO);

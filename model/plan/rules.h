@@ -102,6 +102,12 @@ unsigned dtp_plan_score_bytes(const struct dtp_plan *plan);
 enum dtp_fp8_library dtp_plan_fp8_library(const struct dtp_plan *plan);
 /* True where this product of a layer's matrices runs in the recipe's formats; false of 16 bits and of no recipe. */
 bool dtp_plan_runs_narrow(const struct dtp_plan *plan, enum dtp_product product);
+/* Layer 0 .. L - 1 of the model stays in bf16 where others are in fewer bits; how many of the layers [first, end) do.
+ * The plan as those layers have it. */
+bool dtp_plan_layer_is_wide(const struct dtp_plan *plan, const struct dtp_transformer *model, uint64_t layer);
+uint64_t dtp_plan_wide_layers(const struct dtp_plan *plan, const struct dtp_transformer *model, uint64_t first,
+                              uint64_t end);
+struct dtp_plan dtp_plan_of_wide_layers(const struct dtp_plan *plan);
 /* True where autocast makes 16-bit casts of the layers' weights. torchao casts fp32 weights to fp8 in one go (autocast
  * reaches into no autograd function: matmul_with_hp_or_float8_args), so that there are none. */
 bool dtp_plan_casts_weights(const struct dtp_plan *plan);

@@ -80,6 +80,7 @@ struct dtp_runtime {
                              MixtralSparseMoeBlock, Qwen2MoeSparseMoeBlock and others until release 5) */
     bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
+    bool predicts_ahead;  /* a module that predicts a token further ahead, in the stage with the head */
     bool sinks_in_kernel; /* its attention kernel adds sinks to the sum of exponentials, and returns their gradient */
     bool copies_values;   /* values of latent attention become a tensor of their own, and what was projected goes */
     bool whole_stream;    /* each has all of the residual stream: no sequence parallelism */

@@ -29,7 +29,7 @@ static enum dtp_status cut_by_step(const struct dtp_plan *plan, const struct dtp
 static enum dtp_status cut(const struct dtp_resolver *r, struct dtp_stages *out, struct dtp_faults *faults)
 {
     const struct dtp_plan *plan = r->plan;
-    const struct dtp_stages_model model = {.layers = (uint32_t)r->transformer->layers};
+    const struct dtp_stages_model model = dtp_plan_stages_model(r->transformer);
     struct dtp_model_cost cost = {.layers = NULL};
     struct dtp_part_cost layer, *layers = malloc(model.layers * sizeof *layers);
     if (!layers)
@@ -38,6 +38,7 @@ static enum dtp_status cut(const struct dtp_resolver *r, struct dtp_stages *out,
     for (uint32_t i = 0; i < model.layers; i++)
         layers[i] = layer;
     cost.layers = layers;
+    cost.mtp_layer = layer; /* what its head and loss take stands with the model's */
     enum dtp_status status = plan->stages.cut == DTP_STAGE_CUT_STEP
                                  ? cut_by_step(plan, &model, &cost, out, faults)
                                  : dtp_stages_best(&model, &cost, dtp_plan_stage_count(plan), out, faults);

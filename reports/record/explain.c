@@ -99,6 +99,8 @@ void dtp_explain_parameters(const struct dtp_job *job, struct dtp_explanation *e
     uint64_t bias = m->head_bias ? m->vocab : 0;
     dtp_explain_term(e, "output head", "V h; none when tied", (double)(c.head - bias), "%llu x %llu", ULL(m->vocab),
                      ULL(m->hidden));
+    dtp_explain_term(e, "around the layer that predicts further ahead", "2 h h + 3 norms", (double)c.ahead,
+                     "%llu of %llu x %llu", ULL(m->ahead_layers), ULL(2 * m->hidden), ULL(m->hidden));
     dtp_explain_term(e, "bias of the output head", "V", (double)bias, "%llu", ULL(bias));
     dtp_explain_close(e, "other", "");
 }
@@ -112,6 +114,10 @@ static void explain_whole(const struct dtp_transformer *m, const struct dtp_para
                      6.0 * (double)c.layers_matmul * tokens, "6 x %.5g x %.0f", (double)c.layers_matmul, tokens);
     dtp_explain_term(e, "output head", "6 V h x tokens", 6.0 * (double)(m->vocab * m->hidden) * tokens,
                      "6 x %llu x %llu x %.0f", ULL(m->vocab), ULL(m->hidden), tokens);
+    dtp_explain_term(e, "head and projection of what predicts further ahead", "6 (V h + 2 h h) x tokens",
+                     6.0 * (double)(m->ahead_layers * (m->vocab + 2 * m->hidden) * m->hidden) * tokens,
+                     "%llu x 6 x %llu x %llu x %.0f", ULL(m->ahead_layers), ULL(m->vocab + 2 * m->hidden),
+                     ULL(m->hidden), tokens);
 }
 
 /* A frozen weight takes 2 forward and 2 for the gradient of what it reads, a trained one 2 more. */

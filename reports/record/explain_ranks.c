@@ -49,13 +49,14 @@ static void explain_parameters(const struct ranked *r)
     struct dtp_parameter_count c = dtp_transformer_count(&slice);
     bool all = !r->stages->rank_count;
     const struct dtp_pipeline_rank *rank = all ? NULL : &r->stages->ranks[r->worst];
-    uint64_t layers = all ? t->layers : rank->layers;
-    uint64_t first = all || rank->embedding ? c.embedding + c.embedding_norm + c.position : 0;
+    uint64_t layers = all ? t->layers : (uint64_t)rank->layers + rank->mtp_layers;
+    uint64_t ahead = all || rank->mtp_layers ? c.ahead : 0;
+    uint64_t first = all || rank->embedding || ahead ? c.embedding + c.embedding_norm + c.position : 0;
     uint64_t last = all || rank->head ? c.final_norm + (t->tied_head && !first ? c.embedding : c.head) : 0;
     char words[112];
     rank_words(r, r->worst, "with most memory", words, sizeof words);
     dtp_explain_group(r->e, "PARAMETERS OF A RANK", words, DTP_EXPLAIN_COUNT,
-                      (double)(layers * (c.block_matmul + c.block_vectors) + first + last));
+                      (double)(layers * (c.block_matmul + c.block_vectors) + first + last + ahead));
     dtp_explain_source(r->e, "tensor parallel ranks divide heads, the MLP's width and the vocabulary (Shoeybi et al. "
                              "2019), a pipeline's ranks the layers");
     dtp_explain_term(r->e, "matrices of its layers", "layers x P / tp", (double)(layers * c.block_matmul),
@@ -65,6 +66,8 @@ static void explain_parameters(const struct ranked *r)
     dtp_explain_term(r->e, "embedding", "V h / tp, with positions and norm", (double)first, "%llu", ULL(first));
     dtp_explain_term(r->e, "final norm and output head", "h + V h / tp; a tied head is a copy", (double)last, "%llu",
                      ULL(last));
+    dtp_explain_term(r->e, "around the layer that predicts further ahead", "2 h h + 3 norms", (double)ahead, "%llu",
+                     ULL(ahead));
 }
 
 /* Tensors of the rank's program, then what the allocator and the driver add. */

@@ -345,7 +345,9 @@ static void explain_matmuls(const struct dtp_job *job, const struct dtp_time_par
                             struct dtp_explanation *e)
 {
     double forward = forward_flops(job, tokens), up = t->matmul_speedup > 0 ? t->matmul_speedup : 1;
-    double head = 6 * tokens * (double)(job->transformer.vocab * job->transformer.hidden);
+    const struct dtp_transformer *m = &job->transformer;
+    double head = 6 * tokens * (double)(m->vocab * m->hidden);
+    double ahead = 6 * tokens * (double)(m->ahead_layers * (m->vocab + 2 * m->hidden) * m->hidden);
     if (dtp_plan_adapts(&job->plan)) {
         explain_adapted(job, t, tokens, e);
         return;
@@ -354,7 +356,9 @@ static void explain_matmuls(const struct dtp_job *job, const struct dtp_time_par
                    t->matmul_forward_s / up);
     explain_matmul(e, "matmuls, backward", "4 x weights x tokens / rate of their shapes", 2 * forward,
                    t->matmul_backward_s / up);
-    explain_matmul(e, "output head", "6 V h x tokens / rate", head, t->matmul_head_s / up);
+    explain_matmul(e, ahead > 0 ? "output head, two losses and a projection" : "output head",
+                   ahead > 0 ? "6 (2 V h + 2 h h) x tokens / rate" : "6 V h x tokens / rate", head + ahead,
+                   t->matmul_head_s / up);
     if (t->matmul_recompute_s > 0)
         dtp_explain_term(e, "matmuls, recomputed", "forward again, as far as checkpointing asks",
                          t->matmul_recompute_s / up, "; %.3g of the forward",

@@ -61,6 +61,7 @@ static json_t *rank_object(const struct dtp_pipeline_stages *s, uint32_t rank)
     json_object_set_new(object, "worst", json_boolean(rank == s->worst));
     json_object_set_new(object, "chunks_count", dtp_json_whole(r->chunks));
     json_object_set_new(object, "layers_count", dtp_json_whole(r->layers));
+    json_object_set_new(object, "mtp_layers_count", dtp_json_whole(r->mtp_layers));
     json_object_set_new(object, "embedding", json_boolean(r->embedding));
     json_object_set_new(object, "head", json_boolean(r->head));
     json_object_set_new(object, "forwards_count", dtp_json_whole(r->forwards));

@@ -53,6 +53,7 @@ static const char *activation_words(enum dtp_activation activation)
 static void describe_experts(const struct dtp_transformer *m, char *out, size_t bytes)
 {
     const struct dtp_parameter_count count = dtp_transformer_count(m);
+    const uint64_t experts = dtp_transformer_expert_layers(m, m->layers);
     char active[32], latents[112] = "", q[40] = "", shared[48] = "", layers[32] = "";
     if (m->q_latent)
         snprintf(q, sizeof q, "%llu for q and ", (unsigned long long)m->q_latent);
@@ -60,8 +61,8 @@ static void describe_experts(const struct dtp_transformer *m, char *out, size_t 
         snprintf(latents, sizeof latents, ", latents of %s%llu for k, v", q, (unsigned long long)m->kv_latent);
     if (m->shared_expert_ffn)
         snprintf(shared, sizeof shared, " and one of %llu for all", (unsigned long long)m->shared_expert_ffn);
-    if (count.expert_layers < m->layers)
-        snprintf(layers, sizeof layers, " in %llu layers", (unsigned long long)count.expert_layers);
+    if (experts < m->layers)
+        snprintf(layers, sizeof layers, " in %llu layers", (unsigned long long)experts);
     if (!m->experts)
         snprintf(out, bytes, "%s", latents);
     else
@@ -108,20 +109,24 @@ static void describe_details(const struct dtp_transformer *m, char *out, size_t 
 
 static void print_model(const struct dtp_job *job, const struct dtp_page *page)
 {
-    const struct dtp_transformer *m = &job->transformer;
-    char line[1800], count[32], kv[48] = "", details[1000];
+    const struct dtp_transformer told = dtp_transformer_told(&job->transformer), *m = &told;
+    char line[1800], count[32], kv[48] = "", details[1000], ahead[96] = "";
     describe_details(m, details, sizeof details);
+    if (m->mtp_layers)
+        snprintf(ahead, sizeof ahead, "; %llu layer%s more to predict a token further ahead",
+                 (unsigned long long)m->mtp_layers, m->mtp_layers == 1 ? "" : "s");
     if (m->kv_heads != m->heads)
         snprintf(kv, sizeof kv, " (%llu for k, v)", (unsigned long long)m->kv_heads);
     print_label(page, "model");
     snprintf(line, sizeof line,
              "%s: %s parameters; %llu layer%s, hidden %llu, %llu heads of %llu%s, ffn %llu, vocab %llu; %s, %s, %s, %s "
-             "head%s",
+             "head%s%s",
              m->name[0] ? m->name : "custom", dtp_page_grouped(dtp_transformer_count(m).total, count, sizeof count),
              (unsigned long long)m->layers, m->layers == 1 ? "" : "s", (unsigned long long)m->hidden,
              (unsigned long long)m->heads, (unsigned long long)m->head_dim, kv, (unsigned long long)m->ffn,
              (unsigned long long)m->vocab, m->norm == DTP_RMS_NORM ? "RMSNorm" : "LayerNorm",
-             activation_words(m->activation), position_words(m->position), m->tied_head ? "tied" : "untied", details);
+             activation_words(m->activation), position_words(m->position), m->tied_head ? "tied" : "untied", details,
+             ahead);
     dtp_page_wrap(page, 9, 9, line);
     print_note(page, job->shape_note);
     print_note(page, job->model_note);

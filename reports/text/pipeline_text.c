@@ -72,7 +72,8 @@ static void put_rank(struct dtp_grid *grid, const struct dtp_pipeline_stages *s,
     bool worst = index == s->worst;
     dtp_grid_row(grid, worst ? DTP_INK_BOLD : DTP_INK_PLAIN);
     dtp_grid_cell(grid, "%u%s", index, worst ? " *" : "");
-    dtp_grid_cell(grid, "%s%u%s", r->embedding ? "E+" : "", r->layers, r->head ? "+head" : "");
+    dtp_grid_cell(grid, "%s%u%s%s", r->embedding ? "E+" : "", r->layers, r->mtp_layers ? "+MTP" : "",
+                  r->head ? "+head" : "");
     dtp_grid_cell(grid, "%u", r->in_flight);
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
         dtp_grid_cell(grid, "%.2f", (double)bytes[i] / memory->divisor);

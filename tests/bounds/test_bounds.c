@@ -158,6 +158,32 @@ static void test_mixed_plans(void **state)
     assert_shares(&tally, CLOSE_PERCENT - 3, 2); /* models are small: what a bucket meets weighs */
 }
 
+/* Megatron's, with a module that predicts a token further ahead; of those in 8 bits some keep layers in bf16. */
+static void test_ahead(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {.surely = -1};
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job = {.cluster = random_cluster(), .transformer = random_mixed_model(1 + random_below(24))};
+        job.transformer.expert_layer_step = 0, job.transformer.mtp_layers = 1;
+        job.transformer = dtp_transformer_trained(&job.transformer);
+        job.asked = dtp_plan_default();
+        job.asked.runtime = &dtp_runtime_megatron, job.asked.strategy = random_bool() ? DTP_DDP : DTP_ZERO1;
+        job.asked.sequence = 128, job.asked.micro_batch = 2, job.asked.accumulate = 1 + (uint32_t)random_below(3);
+        job.asked.loss = random_bool() ? DTP_LOSS_FUSED : DTP_LOSS_EAGER, job.asked.ep = 1u << random_below(3);
+        if (random_bool()) {
+            assert_true(dtp_precision_recipe("fp8-current", &job.asked.precision));
+            job.asked.megatron.bf16_first = (uint32_t)random_below(3);
+            job.asked.megatron.bf16_last = (uint32_t)random_below(3);
+        }
+        job.plan = job.asked;
+        if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) == DTP_OK)
+            check_job(&job, &tally);
+    }
+    check_tally("ahead", &tally);
+}
+
 /* Plans of each runtime but PyTorch's, which chance draws seldom. */
 static void test_other_runtimes(void **state)
 {
@@ -439,6 +465,7 @@ int main(void)
                                        cmocka_unit_test(test_executor_experts),
                                        cmocka_unit_test(test_random_plans),
                                        cmocka_unit_test(test_mixed_plans),
+                                       cmocka_unit_test(test_ahead),
                                        cmocka_unit_test(test_other_runtimes),
                                        cmocka_unit_test(test_slices),
                                        cmocka_unit_test(test_states_by_hand)};

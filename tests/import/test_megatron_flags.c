@@ -56,6 +56,13 @@ static void experts_by_default(void **state)
     read_flags(DENSE EXPERTS "--bf16 --tensor-model-parallel-size 2 --sequence-parallel "
                              "--expert-model-parallel-size 4 --moe-token-dispatcher-type alltoall");
     assert_int_equal(file.job.plan.megatron.etp, 2); /* as tp */
+    read_flags(DENSE EXPERTS "--bf16 --mtp-num-layers 1 --mtp-loss-scaling-factor 0.1");
+    assert_int_equal(t->mtp_layers, 1);
+    assert_int_equal(dtp_transformer_told(t).layers, 8);
+    read_flags(DENSE "--bf16 --fp8-format e4m3 --fp8-recipe blockwise --first-last-layers-bf16 "
+                     "--num-layers-at-end-in-bf16 2");
+    assert_int_equal(file.job.plan.megatron.bf16_first, 1); /* as without the flag */
+    assert_int_equal(file.job.plan.megatron.bf16_last, 2);
 }
 
 static void latents_by_default(void **state)
@@ -164,7 +171,7 @@ static void refusals_say_what_helps(void **state)
         {DENSE "--bf16 --multi-latent-attention", "give --qk-layernorm"},
         {DENSE "--fp16 --fp8-format hybrid", "give --bf16"},
         {DENSE "--bf16 --recompute-granularity selective --recompute-modules lunch", "recompute_modules"},
-        {DENSE "--bf16 --mtp-num-layers 1", "mtp_layers"},
+        {DENSE "--bf16 --mtp-num-layers 2", "more than one is not modelled"},
         {DENSE "--bf16 --moe-new-flag 3", "is no setting of flags of Megatron-LM that dtplan knows"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool said = false;

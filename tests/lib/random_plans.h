@@ -222,6 +222,7 @@ static const char random_named_fields[] =
     "reduce_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "
     "stage3_prefetch_bucket_size stage3_param_persistence_threshold zero_hpz_partition_size "
     "zero_quantized_weights zero_quantized_gradients pipeline sequence_dtype megatron_layers bf16_optimizer overlap "
+    "bf16_first bf16_last "
     "flex_dispatcher unfused_permute capacity_factor pad_to_capacity shared_overlap expert_overlap recompute graphs "
     "clip_norm gradient_norm loss_chunk "
     "gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream update_in_backward cuda_graph "

@@ -491,6 +491,9 @@ static void test_what_is_not_used(void **state)
                   "attention_dropout 0.1, pretraining_tp 2, torch_dtype bfloat16");
     expect_unused("{\"model_type\": \"gpt_neox\", \"rotary_pct\": 0.25}", "rotary_pct 0.25");
     expect_unused("{\"model_type\": \"gpt_neox\", \"rotary_pct\": 1.0}", "");
+    expect_unused("{\"model_type\": \"deepseek_v3\", \"num_nextn_predict_layers\": 1}",
+                  "num_nextn_predict_layers 1 (mtp_layers trains them)");
+    expect_unused("{\"model_type\": \"deepseek_v3\", \"num_nextn_predict_layers\": 0}", "");
     expect_unused("{\"model_type\": \"gemma2\", \"query_pre_attn_scalar\": 256}", "");
     expect_unused("{\"model_type\": \"gemma2\", \"query_pre_attn_scalar\": 144}", "query_pre_attn_scalar 144");
     expect_unused("{\"model_type\": \"gpt2\", \"resid_pdrop\": 0.1, \"dtype\": \"x\\u001b\"}",

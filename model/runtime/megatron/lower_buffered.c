@@ -133,6 +133,9 @@ static void make_dummy_gradients(struct dtp_lowering *l)
                              dtp_bytes_product(l->compute, matrix->out * matrix->in), true);
         }
     }
+    const struct dtp_layer_matrix projection = dtp_lower_ahead_projection(l);
+    dtp_lower_buffer(l, "gradient of a weight", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+                     l->transformer->ahead_layers ? l->compute * projection.out * projection.in : 0, true);
 }
 
 static enum dtp_status make(struct dtp_lowering *l)

@@ -127,6 +127,25 @@ static void check_graphs(struct dtp_resolver *r)
     }
 }
 
+/* Layers that stay in bf16 (transformer_config.py, __post_init__: not with delayed scaling, whose casts of a step share
+ * their scales' history). */
+static void check_wide_layers(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const uint64_t wide = (uint64_t)p->megatron.bf16_first + p->megatron.bf16_last;
+    const char *key = p->megatron.bf16_first ? "bf16_first_layers" : "bf16_last_layers";
+    if (!wide)
+        return;
+    if (p->precision.compute != DTP_FP8)
+        dtp_plan_refuse(r, key, "is of recipes of fewer than 16 bits, of which precision names none; leave it out");
+    if (p->precision.fp8_recipe == DTP_FP8_DELAYED)
+        dtp_plan_refuse(r, key, "is not with delayed scaling in Megatron-Core; use another recipe of precision");
+    if (wide >= r->transformer->layers - r->transformer->ahead_layers)
+        dtp_plan_refuse(r, key,
+                        "and the other end leave none of %" PRIu64 " layers in fewer bits; use precision bf16-mixed",
+                        r->transformer->layers - r->transformer->ahead_layers);
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -172,6 +191,7 @@ static void check(struct dtp_resolver *r)
     if (dtp_plan_replays_all(p) && p->megatron.graphs != 1u << DTP_GRAPH_FULL_ITERATION)
         dtp_plan_refuse(r, "cuda_graph_modules", "full_iteration has all modules in it; name it alone");
     check_graphs(r);
+    check_wide_layers(r);
     check_experts(r);
 }
 
@@ -230,6 +250,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .sinks_in_kernel = true,
     .clamped_swiglu = true,
     .latent_attention = true,
+    .predicts_ahead = true,
     .copies_values = true,
     .unscaled_rope = true,
     .softmax_in_place = true, /* tensor_parallel/cross_entropy.py, unless cross_entropy_loss_fusion */
