@@ -339,7 +339,7 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
     const struct dtp_execution *e = dtp_program_execution(b->job.program);
     const bool experts = e->expert_modules && module >= e->expert_modules;
     const struct dtp_tensor_place divided = dtp_bind_expert_place(&b->job);
-    uint32_t rank = dtp_bind_data_rank(&b->job) / (experts ? divided.ranks : 1),
+    uint32_t rank = experts ? dtp_bind_role_rank(&b->job) / divided.ranks : dtp_bind_data_rank(&b->job),
              shards = dtp_execution_shards(e, module);
     uint64_t first = rank % shards * layout.shard_elements, last = first + layout.shard_elements;
     bool whole = held == layout.elements;
@@ -360,12 +360,8 @@ static bool add_state(struct dtp_binding *b, uint64_t module, enum dtp_executor_
         return true;
     }
     struct dtp_tensor_place tensor = dtp_bind_tensor_place(&b->job);
-    if (divided.ranks > 1) { /* what all have is one rank's to write, by its shard */
-        add_slices(b, &layout, &range, experts ? divided.index : 0, writes ? first : 0, writes ? last : 0);
-        return true;
-    }
-    if (tensor.ranks > 1) {
-        add_slices(b, &layout, &range, tensor.index, writes ? first : 0, writes ? last : 0);
+    if (divided.ranks > 1 || tensor.ranks > 1) { /* what all have is one rank's to write, by its shard */
+        add_slices(b, &layout, &range, experts ? divided.index : tensor.index, writes ? first : 0, writes ? last : 0);
         return true;
     }
     uint64_t begin, end, left_out;

@@ -77,14 +77,15 @@ static inline bool dtp_execution_copies(const struct dtp_execution *execution, e
     return execution->copied >> collective & 1;
 }
 
-/* Ranks that share a copy of a module's state: those that have the same experts are fewer. And how many of the role's
- * ranks these are apart. */
+/* Ranks that share a copy of a module's state: those that have the same experts are others, for tensor parallel ranks
+ * are among those that divide experts. And how many of the role's ranks these are apart. */
 static inline uint32_t dtp_execution_shards(const struct dtp_execution *execution, uint64_t module)
 {
     const struct dtp_execution *e = execution;
-    uint32_t shards = e->shards ? e->shards : 1;
+    const uint32_t shards = e->shards ? e->shards : 1, slices = e->tensor_ranks ? e->tensor_ranks : 1,
+                   folded = shards > 1 ? shards * slices : 1;
     bool experts = e->expert_modules && module >= e->expert_modules && e->expert_ranks > 1;
-    return experts && shards > e->expert_ranks ? shards / e->expert_ranks : experts ? 1 : shards;
+    return experts && folded > e->expert_ranks ? folded / e->expert_ranks : experts ? 1 : shards;
 }
 static inline uint32_t dtp_execution_shard_stride(const struct dtp_execution *execution, uint64_t module)
 {

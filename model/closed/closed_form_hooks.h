@@ -38,6 +38,8 @@ double dtp_context_add_time(const struct dtp_timing *timing, const struct dtp_co
 struct dtp_context_moved dtp_context_moved_of(const struct dtp_transformer *transformer,
                                               const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
+/* The GPUs with the same slice of the model, and the tensor parallel ranks beside each, who divide experts too. */
+struct dtp_cluster dtp_expert_cluster(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 /* Rows that ranks which divide experts send each other, forward and backward; nothing without them. */
 void dtp_expert_traffic_add(struct dtp_traffic *traffic, enum dtp_collective collective, const struct dtp_scales *sent,
                             uint64_t ranks, uint64_t stride);

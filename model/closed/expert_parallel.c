@@ -22,8 +22,7 @@ static uint64_t layers_again(const struct dtp_transformer *t, const struct dtp_p
     return others || rule.keeps == DTP_KEEPS_ALL_BUT_CORE ? 0 : dtp_checkpointed_layers_with(&rule, t, true);
 }
 
-/* Of the GPUs with the same slice of the model, and the tensor parallel ranks beside each, who are folded in. */
-static struct dtp_cluster folded(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+struct dtp_cluster dtp_expert_cluster(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
     struct dtp_cluster c = *cluster;
     uint32_t fold = plan->tp > 1 ? 1 : dtp_plan_expert_fold(plan); /* else it is the whole cluster */
@@ -39,7 +38,7 @@ void dtp_expert_traffic_add(struct dtp_traffic *traffic, enum dtp_collective col
                             uint64_t ranks, uint64_t stride)
 {
     const struct dtp_cluster *slice = traffic->cluster;
-    struct dtp_cluster all = folded(slice, traffic->plan);
+    struct dtp_cluster all = dtp_expert_cluster(slice, traffic->plan);
     traffic->cluster = &all;
     dtp_traffic_add(traffic, collective, sent->bytes, sent->count, ranks, stride);
     traffic->cluster = slice;
@@ -84,7 +83,7 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
 static double seconds_of(const struct dtp_timing *c, enum dtp_collective collective, const struct dtp_scales *sent,
                          uint32_t ranks, uint32_t stride)
 {
-    struct dtp_cluster all = folded(c->cluster, c->plan);
+    struct dtp_cluster all = dtp_expert_cluster(c->cluster, c->plan);
     if (!sent->count)
         return 0;
     struct dtp_group group = dtp_group_of(&all, ranks, stride);

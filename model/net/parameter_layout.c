@@ -212,8 +212,10 @@ enum dtp_parameter_way dtp_parameter_cut_way_of(enum dtp_parameter which)
     case DTP_PARAMETER_EMBEDDING:
     case DTP_PARAMETER_HEAD:
     case DTP_PARAMETER_QKV:
+    case DTP_PARAMETER_SHARED_UP:
     case DTP_PARAMETER_UP: return DTP_PARAMETER_CUT_ROWS;
     case DTP_PARAMETER_OUTPUT:
+    case DTP_PARAMETER_SHARED_DOWN:
     case DTP_PARAMETER_DOWN:
     case DTP_PARAMETER_QKV_BIAS:
     case DTP_PARAMETER_UP_BIAS:
@@ -252,6 +254,9 @@ static void take_parts(const struct dtp_transformer *t, enum dtp_parameter which
                dtp_activation_is_gated(t->activation)) {
         cut->parts = 2;
         cut->first_part = t->ffn;
+    } else if (which == DTP_PARAMETER_SHARED_UP && dtp_activation_is_gated(t->activation)) {
+        cut->parts = 2;
+        cut->first_part = t->shared_expert_ffn;
     }
 }
 

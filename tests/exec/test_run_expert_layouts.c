@@ -20,7 +20,7 @@
     "layers=4 hidden=16 heads=4 head_dim=8 ffn=32 vocab=41 seq=8 clip_norm=0.5 experts=8 experts_per_token=2 "         \
     "expert_ffn=24 "
 #define SHARED                                                                                                         \
-    MODEL "shared_expert_ffn=16 shared_expert_gate=true router=sigmoid router_norm=true expert_groups=4 "              \
+    MODEL "shared_expert_ffn=32 shared_expert_gate=true router=sigmoid router_norm=true expert_groups=4 "              \
           "groups_per_token=2 "
 #define ONE "gpus=1 micro_batch=1 accumulate=8"
 
@@ -124,6 +124,42 @@ static void test_shared_sequences(void **state)
     learn_as_one(SHARED, plans, sizeof plans / sizeof *plans);
 }
 
+/* Tensor parallel ranks are among those that divide experts, each for its rows of the stream: inside a group of theirs,
+ * all of it, or several of them. */
+static void test_tensor_ranks(void **state)
+{
+    static const char *const plans[] = {
+        "gpus=2 tp=2 ep=2 strategy=ddp micro_batch=2 accumulate=4",
+        "gpus=4 tp=2 ep=4 strategy=ddp micro_batch=1 accumulate=4 checkpointing=full",
+        "gpus=4 tp=4 ep=2 strategy=ddp micro_batch=1 accumulate=8 tp_overlap=true",
+        "gpus=4 tp=2 ep=2 strategy=full_shard micro_batch=2 accumulate=2",
+        "gpus=4 tp=2 ep=4 strategy=zero1 micro_batch=1 accumulate=4 accumulate_sync=true",
+        "gpus=8 tp=2 ep=4 strategy=zero2 micro_batch=1 accumulate=2",
+        "gpus=8 tp=2 ep=8 strategy=full_shard micro_batch=1 accumulate=2 checkpointing=every-2",
+        "gpus=8 tp=2 ep=4 strategy=hybrid_shard shard_group=2 micro_batch=1 accumulate=2",
+        "gpus=8 tp=4 ep=2 strategy=shard_grad_op micro_batch=1 accumulate=4 tp_overlap=true",
+    };
+    (void)state;
+    learn_as_one(SHARED, plans, sizeof plans / sizeof *plans);
+}
+
+/* With stages and shared sequences as well. */
+static void test_tensor_ranks_and_others(void **state)
+{
+    static const char *const plans[] = {
+        "gpus=4 tp=2 pp=2 ep=2 schedule=1f1b strategy=ddp micro_batch=1 accumulate=8",
+        "gpus=8 tp=2 pp=2 ep=4 schedule=zb-h1 strategy=zero1 micro_batch=1 accumulate=4 tp_overlap=true",
+        "gpus=8 tp=2 pp=2 ep=2 schedule=dualpipe strategy=zero1 micro_batch=1 accumulate=4 checkpointing=full",
+        "gpus=4 tp=2 cp=2 ep=4 strategy=full_shard micro_batch=1 accumulate=8",
+        "gpus=8 tp=2 cp=2 ep=2 cp_comm=a2a strategy=full_shard micro_batch=1 accumulate=4",
+        "gpus=8 tp=2 cp=2 pp=2 ep=4 schedule=v-half strategy=zero1 micro_batch=1 accumulate=8",
+        "gpus=4 tp=2 ep=2 strategy=full_shard layout_order=dp-tp micro_batch=1 accumulate=4",
+        "gpus=8 tp=2 pp=2 ep=4 layout_order=pp-tp-dp schedule=1f1b strategy=zero1 micro_batch=1 accumulate=4",
+    };
+    (void)state;
+    learn_as_one(MODEL, plans, sizeof plans / sizeof *plans);
+}
+
 /* The model's first layers have no experts, or every other: a stage has layers of either kind, or of both. */
 static void test_layers_of_two_kinds(void **state)
 {
@@ -144,6 +180,8 @@ static void test_checkpoints_of_any_layout(void **state)
                                           "gpus=4 pp=2 ep=2 schedule=zb-h1 strategy=zero1 micro_batch=1 accumulate=2",
                                           "gpus=4 cp=2 ep=4 strategy=full_shard micro_batch=1 accumulate=2",
                                           "gpus=2 pp=2 schedule=zb-v micro_batch=1 accumulate=4",
+                                          "gpus=8 tp=2 ep=4 strategy=full_shard micro_batch=1 accumulate=1",
+                                          "gpus=4 tp=4 ep=2 strategy=ddp micro_batch=1 accumulate=4",
                                           "gpus=4 pp=2 ep=2 schedule=1f1b strategy=ddp micro_batch=1 accumulate=2",
                                           "gpus=2 ep=2 strategy=ddp micro_batch=1 accumulate=2"};
     (void)state;
@@ -176,6 +214,12 @@ static void test_report_of_a_run(void **state)
                "--micro-batch 1 --strategy zero1 --json",
                said, sizeof said);
     assert_non_null(strstr(said, "\"experts\": ["));
+    run_report(
+        "--seq 16 --experts 8 --experts-per-token 2 --expert-ffn 32 --shared-expert-ffn 32 --gpus 4 --tp 2 --ep 4 "
+        "--micro-batch 2 --strategy full_shard --clip-norm 1",
+        said, sizeof said);
+    assert_non_null(strstr(said, "all_to_all, expected"));
+    sent_as_predicted(said, 3); /* all_gather, reduce_scatter, all_reduce */
 }
 
 static void test_refusals(void **state)
@@ -195,6 +239,8 @@ int main(void)
                                        cmocka_unit_test(test_halves_of_other_blocks),
                                        cmocka_unit_test(test_stages_and_shards),
                                        cmocka_unit_test(test_shared_sequences),
+                                       cmocka_unit_test(test_tensor_ranks),
+                                       cmocka_unit_test(test_tensor_ranks_and_others),
                                        cmocka_unit_test(test_layers_of_two_kinds),
                                        cmocka_unit_test(test_checkpoints_of_any_layout),
                                        cmocka_unit_test(test_report_of_a_run),

@@ -108,7 +108,12 @@ static void test_refusals(void **state)
         {"gpus=2 ep=2 strategy=ddp comm_hook=bf16", "comm_hook", "use none"},
         {"gpus=2 ep=2 strategy=ddp gradient_stream=true", "gradient_stream", "leave it out"},
         {"gpus=2 ep=2 strategy=ddp expert_room=3", "expert_room", "where one rank receives all tokens"},
-        {"gpus=4 ep=2 tp=2 strategy=ddp", "tp", "with experts"}};
+        {"gpus=4 tp=2 strategy=ddp", "tp", "where ranks divide these (ep above 1"},
+        {"gpus=8 ep=8 tp=2 strategy=hybrid_shard shard_group=2", "ep", "use full_shard or ddp"},
+        {"gpus=2 ep=2 tp=2 strategy=ddp sequence_parallel=false", "sequence_parallel", "leave it"},
+        {"gpus=2 ep=2 tp=2 strategy=ddp shared_expert_ffn=24", "tp", "to a multiple of 16"},
+        {"gpus=8 ep=4 tp=2 strategy=hybrid_shard shard_group=2 layout_order=dp-tp", "layout_order", "begins with tp"},
+        {"gpus=8 ep=4 tp=2 pp=2 strategy=ddp accumulate=4 layout_order=tp-pp-dp", "layout_order", "leave it out"}};
     (void)state;
     are_refused(MODEL, refused, sizeof refused / sizeof *refused);
 }

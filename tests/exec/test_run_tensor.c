@@ -190,6 +190,7 @@ static void test_refusals(void **state)
         {"gpus=2 tp=2 gradient_stream=true", "gradient_stream", "leave it out"},
         {"gpus=2 tp=2 optimizer=adam8bit", "optimizer", "leave it out"},
         {"gpus=2 tp=2 qk_norm=true qk_norm_wide=true", "tp", "qk_norm_wide"},
+        {"gpus=2 tp=2 kv_latent=16 rope_head_dim=8 value_head_dim=8 head_dim=16 kv_heads=4", "tp", "latent attention"},
         {"gpus=4 tp=4 vocab=9", "tp", "none of 9 tokens"}};
     (void)state;
     are_refused(MODEL, refused, sizeof refused / sizeof *refused);

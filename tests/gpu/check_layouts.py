@@ -95,6 +95,11 @@ def cases():
     divided = [(f"experts ep 2 {s} pp 2", 4, 4, f"--ep 2 --pp 2 --schedule {s} {EXPERTS} {share(2)}")
                for s in SCHEDULES]
     divided += [(f"experts {s} pp 2", 2, 4, f"--pp 2 --schedule {s} {EXPERTS} {share(1)}") for s in SCHEDULES]
+    divided += [("experts ep 2 tp 2", 2, 4, f"--ep 2 --tp 2 --strategy ddp {EXPERTS} {share(1, 4)}"),
+                ("experts ep 4 tp 2 full_shard 2", 4, 4,
+                 f"--ep 4 --tp 2 --strategy full_shard {EXPERTS} {share(2, 2)}"),
+                ("experts ep 2 tp 4 overlap", 4, 4, f"--ep 2 --tp 4 --tp-overlap {EXPERTS} {share(1, 4)}"),
+                ("experts ep 2 tp 2 pp 2", 4, 4, f"--ep 2 --tp 2 --pp 2 --schedule 1f1b {EXPERTS} {share(1)}")]
     divided += [("experts ep 2 cp 2 ring", 2, 4, f"--ep 2 --cp 2 {EXPERTS} {share(1, 4)}"),
                 ("experts ep 2 cp 2 a2a", 2, 4, f"--ep 2 --cp 2 --cp-comm a2a {EXPERTS} {share(1, 4)}"),
                 ("experts ep 4 cp 2 full_shard 4", 4, 4,

@@ -319,9 +319,8 @@ static void test_cut_arena(void **state)
 }
 
 /* The work is that of a slice; what tensor parallel ranks send comes on top of what the slice does. */
-static void test_cut_work_and_traffic(void **state)
+static void check_slices(void (*draw)(struct random_job *, int))
 {
-    (void)state;
     random_seed();
     for (int i = 0; i < JOBS / 2; i++) {
         struct random_job job, slice;
@@ -329,7 +328,7 @@ static void test_cut_work_and_traffic(void **state)
         struct dtp_program_totals totals;
         struct dtp_prediction closed;
         struct dtp_slice of;
-        draw_cut(&job, i);
+        draw(&job, i);
         assert_int_equal(dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL), DTP_OK);
         dtp_program_sum(program, &totals);
         dtp_estimate_slice(&job.transformer, &job.cluster, &job.plan, &of);
@@ -342,6 +341,12 @@ static void test_cut_work_and_traffic(void **state)
         }
         dtp_program_destroy(program);
     }
+}
+
+static void test_cut_work_and_traffic(void **state)
+{
+    (void)state;
+    check_slices(draw_cut);
 }
 
 static void test_expert_work_and_traffic(void **state)
@@ -402,6 +407,46 @@ static void test_shared_experts(void **state)
     assert_true(divided > JOBS / 16);
 }
 
+/* Experts that tensor parallel ranks divide as well, each for its rows: inside a group of theirs, all of it, or all of
+ * the job's. */
+static void draw_cut_experts(struct random_job *job, int i)
+{
+    const uint32_t tp = i % 3 ? 2 : 4, gpus = tp << i % 2, ep = i % 4 == 0 ? 2 : i % 4 < 3 ? tp : gpus;
+    for (int attempt = 0;; attempt++) {
+        assert_true(attempt < 1000);
+        random_executor_expert_job(job);
+        struct dtp_transformer *t = &job->transformer;
+        struct dtp_plan plan = job->asked;
+        t->heads *= tp, t->kv_heads *= tp, t->ffn *= tp, t->shared_expert_ffn *= tp;
+        t->attention_sinks = t->qk_norm_wide = t->expert_bias = false;
+        t->dense_layers = t->expert_layer_step = 0;
+        t->experts *= ep;
+        job->cluster = test_cluster(test_h200(), gpus, 8);
+        plan.tp = tp, plan.ep = ep, plan.sequence_parallel = true;
+        plan.comm_hook = DTP_COMM_HOOK_NONE;
+        plan.executor.expert_room = i % 5 ? 0 : 1.25;
+        plan.executor.gradient_stream = plan.executor.update_in_backward = plan.executor.cuda_graph = false;
+        plan.executor.gather_engine = plan.executor.reduce_engine = DTP_ENGINE_SM;
+        job->asked = job->plan = plan;
+        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK && dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
+            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
+            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
+            return;
+    }
+}
+
+static void test_cut_experts_arena(void **state)
+{
+    (void)state;
+    check_arenas(draw_cut_experts, 80, 5);
+}
+
+static void test_cut_experts(void **state)
+{
+    (void)state;
+    check_slices(draw_cut_experts);
+}
+
 static void test_latent_work_and_traffic(void **state)
 {
     (void)state;
@@ -428,6 +473,8 @@ int main(void)
                                        cmocka_unit_test(test_adapted_arena),
                                        cmocka_unit_test(test_adapted_work_and_traffic),
                                        cmocka_unit_test(test_latent_arena),
+                                       cmocka_unit_test(test_cut_experts_arena),
+                                       cmocka_unit_test(test_cut_experts),
                                        cmocka_unit_test(test_latent_work_and_traffic),
                                        cmocka_unit_test(test_expert_arena),
                                        cmocka_unit_test(test_expert_work_and_traffic),

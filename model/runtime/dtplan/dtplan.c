@@ -5,6 +5,7 @@
 #include "net/parameter_layout.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
+#include "plan/slice.h"
 #include "runtime/dtplan/lower_executor_state.h"
 #include "runtime/dtplan/routes_layout.h"
 
@@ -190,6 +191,8 @@ static void check_tensor(struct dtp_resolver *r)
     if (t->qk_norm && t->qk_norm_wide)
         dtp_plan_refuse(r, "tp",
                         "with qk_norm_wide, whose norms see all ranks' heads, is not run under runtime dtplan");
+    if (t->kv_latent)
+        dtp_plan_refuse(r, "tp", "with latent attention is not run under runtime dtplan yet; use 1, with ep or pp");
     check_beside(r, "tp");
 }
 
@@ -268,6 +271,31 @@ static void check_adapters(struct dtp_resolver *r)
                         (p->adapters.rank / DTP_PARAMETER_ALIGNMENT + 1) * DTP_PARAMETER_ALIGNMENT);
 }
 
+/* Of tensor parallel ranks, who are among those that divide experts: these are neighbours among all ranks of a stage,
+ * which therefore are evenly spaced, and shards of experts those of neighbouring slices. */
+static void check_folded_experts(struct dtp_resolver *r, const struct dtp_executor_rules *rules)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    if (p->tp < 2)
+        return;
+    if (t->shared_expert_ffn % ((uint64_t)p->tp * DTP_PARAMETER_ALIGNMENT))
+        dtp_plan_refuse(r, "tp",
+                        "%" PRIu32 " leaves a rank shared_expert_ffn %" PRIu64
+                        " / tp, which is no multiple of %u, as it must be for runtime dtplan; use ep alone, or set it "
+                        "to a multiple of %" PRIu64,
+                        p->tp, t->shared_expert_ffn, DTP_PARAMETER_ALIGNMENT,
+                        (uint64_t)p->tp * DTP_PARAMETER_ALIGNMENT);
+    if (p->layout_order[0] != DTP_AXIS_TP && rules->replicas > 1 && rules->shard_ranks > 1)
+        dtp_plan_refuse(r, "layout_order",
+                        "with ep and tp under hybrid_shard begins with tp; leave it out, or use full_shard");
+    const struct dtp_layout layout = dtp_plan_layout(p, r->cluster);
+    if (dtp_layout_group(&layout, DTP_AXES(TP) | DTP_AXES_DENSE_DATA, 0).stretch_count > 1)
+        dtp_plan_refuse(r, "layout_order",
+                        "has pp between axes whose ranks divide experts with tp; put pp first or last, or leave it "
+                        "out");
+}
+
 /* Ranks that divide experts are among those that share state, or all have all of it. */
 static void check_divided_experts(struct dtp_resolver *r)
 {
@@ -276,11 +304,12 @@ static void check_divided_experts(struct dtp_resolver *r)
     if (p->ep < 2)
         return;
     dtp_executor_rules(r->transformer, r->cluster, p, &rules);
-    if (rules.shard_ranks > 1 && rules.shard_ranks % p->ep)
+    if (rules.shard_ranks > 1 && rules.shard_ranks * p->tp % p->ep)
         dtp_plan_refuse(r, "ep",
                         "%" PRIu32 " does not divide the %" PRIu64 " GPUs that share a copy (shard_group), all of "
                         "whose experts a step's norm needs; use full_shard or ddp",
-                        p->ep, rules.shard_ranks);
+                        p->ep, rules.shard_ranks * p->tp);
+    check_folded_experts(r, &rules);
     if (p->executor.expert_room > p->ep)
         dtp_plan_refuse(r, "expert_room", "%g is more than %" PRIu32 ", where one rank receives all tokens",
                         p->executor.expert_room, p->ep);
@@ -303,13 +332,10 @@ static void check_experts(struct dtp_resolver *r)
     const struct {
         const char *key;
         bool asked;
-    } choices[] = {{"tp", p->tp > 1},
-                   {"precision", p->precision.compute == DTP_FP8},
-                   {"parallel_block", t->parallel_block != DTP_PARALLEL_NONE},
-                   {"norm_place", t->norm_place != DTP_NORMS_BEFORE},
-                   {"ep", p->ep > 1 && t->expert_bias},
-                   {"lora", dtp_plan_adapts(p) && t->expert_bias},
-                   {"activation", !dtp_activation_is_gated(t->activation)}};
+    } choices[] = {
+        {"precision", p->precision.compute == DTP_FP8},    {"parallel_block", t->parallel_block != DTP_PARALLEL_NONE},
+        {"norm_place", t->norm_place != DTP_NORMS_BEFORE}, {"ep", p->ep > 1 && t->expert_bias},
+        {"lora", dtp_plan_adapts(p) && t->expert_bias},    {"activation", !dtp_activation_is_gated(t->activation)}};
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
         if (choices[i].asked)
             dtp_plan_refuse(r, choices[i].key,

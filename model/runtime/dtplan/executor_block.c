@@ -77,11 +77,22 @@ static enum dtp_layer_tensor plain(int tensor)
     return tensor == DTP_EXECUTOR_OUT ? T(INPUT) : (enum dtp_layer_tensor)tensor;
 }
 
+/* What experts and their router have is of the rank's own rows; shared experts are an MLP that tensor parallel ranks
+ * divide, and return a sum of theirs. */
+static bool is_routed(const struct dtp_executor_block *block, int tensor)
+{
+    const uint64_t divided = DTP_EXECUTOR_BIT(T(SHARED_GATE)) | DTP_EXECUTOR_BIT(T(SHARED_UP)) |
+                             DTP_EXECUTOR_BIT(T(SHARED_SILU)) | DTP_EXECUTOR_BIT(T(SHARED_PRODUCT));
+    return block->kind.experts && dtp_layer_tensor_part(plain(tensor)) == DTP_PART_MLP &&
+           !(divided & DTP_EXECUTOR_BIT(plain(tensor)));
+}
+
 uint64_t dtp_executor_tensor_rows(const struct dtp_executor_block *block, int tensor)
 {
     if (block->kind.exchanged && dtp_executor_is_received(tensor))
         return block->expert_room;
-    return dtp_layer_lies_between_matmuls(plain(tensor)) ? block->stream_tokens : block->tokens;
+    return dtp_layer_lies_between_matmuls(plain(tensor)) || is_routed(block, tensor) ? block->stream_tokens
+                                                                                     : block->tokens;
 }
 
 uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int tensor)
@@ -200,9 +211,10 @@ static void add_projection(struct dtp_executor_block *b, const struct dtp_layer_
         op->reads = matrix->expert ? bit_of(dtp_executor_routes_of(b)) : 0;
         op->to_stream = matrix->id == DTP_MATRIX_SHARED_DOWN && !b->kind.shared_gate;
         op->needs = bit_of(op->kept) | op->reads;
-        bool columns = dtp_parameter_cut_way_of(op->weight) == DTP_PARAMETER_CUT_COLUMNS;
-        op->sums = b->stream_tokens < b->tokens && columns;
-        op->gathers = b->stream_tokens < b->tokens && !columns;
+        const bool columns = dtp_parameter_cut_way_of(op->weight) == DTP_PARAMETER_CUT_COLUMNS,
+                   divided = b->stream_tokens < b->tokens && !matrix->expert && !dtp_executor_is_whole(matrix);
+        op->sums = divided && columns;
+        op->gathers = divided && !columns;
         if (matrix->expert && matrix->bias)
             dtp_executor_add_expert_bias(b, matrix);
     }

@@ -110,13 +110,18 @@ uint64_t dtp_executor_tensor_bytes(const struct dtp_executor_block *block, int t
 /* Rows of the rank's tokens that go to experts; where ranks divide these, as many come from all of them on average. */
 static inline uint64_t dtp_executor_expert_rows(const struct dtp_executor_block *block)
 {
-    return block->tokens * block->kind.experts_per_token;
+    return block->stream_tokens * block->kind.experts_per_token;
 }
-/* Of the matrix: those that there is room for, or all of the micro-step's. */
+/* Whether tensor parallel ranks have the matrix whole, each for its own rows: what scores experts. */
+static inline bool dtp_executor_is_whole(const struct dtp_layer_matrix *matrix)
+{
+    return matrix->id == DTP_MATRIX_ROUTER || matrix->id == DTP_MATRIX_SHARED_WEIGHT;
+}
+/* Of the matrix: those that there is room for, the rank's own, or all of the micro-step's. */
 static inline uint64_t dtp_executor_matrix_rows(const struct dtp_executor_block *block,
                                                 const struct dtp_layer_matrix *matrix)
 {
-    return matrix->expert ? block->expert_room : block->tokens;
+    return matrix->expert ? block->expert_room : dtp_executor_is_whole(matrix) ? block->stream_tokens : block->tokens;
 }
 /* Where ranks divide experts: where rows that came are, and what they are multiplied by. */
 static inline int dtp_executor_routes_of(const struct dtp_executor_block *block)

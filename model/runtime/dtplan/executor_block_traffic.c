@@ -29,7 +29,7 @@ bool dtp_executor_adds_gradient(const struct dtp_executor_block *block, int op)
 {
     bool stream = bit_of(block->op[op].input) & STREAM, adds = stream && block->op[op].gathers;
     for (int i = op + 1; i < block->count; i++)
-        adds |= block->op[i].gathers && block->op[i].input == block->op[op].input;
+        adds |= block->op[i].matrix && block->op[i].input == block->op[op].input;
     return adds && block->op[op].gathers;
 }
 
@@ -38,10 +38,13 @@ static double rows_of(const struct dtp_executor_block *b, uint64_t width)
     return (double)b->tokens * (double)width * (double)b->element_bytes;
 }
 
-/* Rows that an operator's matrix multiplies, of a token. */
+/* Rows that an operator's matrix multiplies, of a token of all tensor parallel ranks'. */
 static double rows_of_token(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
 {
-    return op->matrix->expert ? (double)block->kind.experts_per_token : 1;
+    const double own = (double)block->stream_tokens / (double)block->tokens;
+    return op->matrix->expert                  ? own * (double)block->kind.experts_per_token
+           : dtp_executor_is_whole(op->matrix) ? own
+                                               : 1;
 }
 
 double dtp_executor_multiplied(const struct dtp_executor_block *block, const struct dtp_executor_operator *op)
@@ -99,8 +102,11 @@ static double activation_bytes(const struct dtp_executor_block *b, const struct 
     const bool shared = op->result == T(SHARED_PRODUCT);
     uint64_t up = dtp_layer_tensor_width(&b->kind, shared ? T(SHARED_UP) : T(UP));
     uint64_t product = dtp_layer_tensor_width(&b->kind, shared ? T(SHARED_PRODUCT) : T(PRODUCT));
-    double weighed = b->kind.experts && !shared ? 4.0 * read * (double)dtp_executor_expert_rows(b) : 0;
-    return rows_of(b, (uint64_t)read * up + (uint64_t)made * product) + (double)narrow * (double)(b->tokens * up) +
+    const bool routed = b->kind.experts && !shared;
+    double weighed = routed ? 4.0 * read * (double)dtp_executor_expert_rows(b) : 0;
+    const double all =
+        rows_of(b, (uint64_t)read * up + (uint64_t)made * product) + (double)narrow * (double)(b->tokens * up);
+    return (routed ? all * (double)b->stream_tokens / (double)b->tokens : all) +
            2 * weighed; /* a weight and whose it is */
 }
 

@@ -68,7 +68,7 @@ uint64_t dtp_executor_room_of(const struct dtp_executor_block *b, const struct d
     if (!k->exchanged)
         return rows;
     uint64_t each = k->own_experts < k->experts_per_token ? k->own_experts : k->experts_per_token;
-    uint64_t most = dtp_bytes_product(b->tokens * each, k->experts / k->own_experts);
+    uint64_t most = dtp_bytes_product(b->stream_tokens * each, k->experts / k->own_experts);
     double room = ceil((double)rows * (plan->executor.expert_room > 0 ? plan->executor.expert_room : plan->ep));
     return room < (double)most ? (uint64_t)room : most;
 }
@@ -121,12 +121,12 @@ static double places_bytes(const struct dtp_executor_block *b)
 
 static double rows_of(const struct dtp_executor_block *b, uint64_t width)
 {
-    return (double)b->tokens * (double)width * (double)b->element_bytes;
+    return (double)b->stream_tokens * (double)width * (double)b->element_bytes;
 }
 
-/* R rows by experts of T tokens, E scores each. The router reads scores, writes weights and which experts, then counts
- * these chunk by chunk and places rows: read twice more, place and order written. Whole rows of h are read and written:
- * to experts one by one, back as a sum, with the stream and what shared experts return. */
+/* R rows by experts of T tokens of the rank's own, E scores each. The router reads scores, writes weights and which
+ * experts, then counts these chunk by chunk and places rows: read twice more, place and order written. Whole rows of h
+ * are read and written: to experts one by one, back as a sum, with the stream and what shared experts return. */
 struct dtp_executor_traffic dtp_executor_expert_forward_traffic(const struct dtp_executor_block *b,
                                                                 const struct dtp_executor_operator *op)
 {

@@ -93,7 +93,9 @@ static void shape_of(const struct dtp_transformer *t, const struct dtp_cluster *
         else if (i == 1)
             dtp_executor_adapter_module(t, plan, s->rules.shard_ranks, &s->layout[i]);
         s->element[i] = dtp_dtype_bytes(dtype.whole), s->shard_element[i] = dtp_dtype_bytes(dtype.shard);
-        uint64_t ranks = s->rules.shard_ranks * s->rules.replicas / (i == 3 && divided ? plan->ep : 1);
+        uint64_t ranks = s->rules.shard_ranks * s->rules.replicas;
+        if (i == 3 && divided)
+            ranks = ranks * s->rules.tensor_ranks / plan->ep;
         s->opened[i] = s->rules.reduces_always && ranks > 1 ? plan->accumulate : 1;
     }
     if (divided)
@@ -572,7 +574,7 @@ void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tenso
     struct shape s;
     struct dtp_tensor_traffic once = {0};
     *out = (struct dtp_tensor_traffic){0};
-    const struct dtp_parameter_alike all = {1, slice->transformer.layers}; /* none has experts, or it is refused */
+    const struct dtp_parameter_alike all = {1, slice->transformer.layers}; /* all have experts, or none */
     shape_of(&slice->transformer, &slice->cluster, &slice->plan, &all, &s);
     count_rows(&s, ~0u, slice->transformer.layers, &once);
     count_rows(&s, s.again, (uint64_t)s.checkpointed, out);
@@ -591,7 +593,8 @@ void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tenso
         }
     if (!s.rules.gradient_norm)
         return;
+    const bool apart = s.layout[3].elements && s.rules.shard_ranks == 1; /* those who divide experts add these up */
+    const uint64_t modules = (uint64_t)(s.modules - (apart ? s.layers : 0));
     out->reductions++;
-    out->reduced_bytes +=
-        2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * (uint64_t)s.modules, s.rules.tensor_ranks);
+    out->reduced_bytes += 2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * modules, s.rules.tensor_ranks);
 }

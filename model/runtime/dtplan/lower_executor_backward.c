@@ -120,7 +120,8 @@ void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draf
         dtp_executor_grouped(x, draft, of, DTP_PRODUCT_WEIGHT_GRADIENT);
         return;
     }
-    dtp_draft_matmul(x->l, draft, of->matrix->out, of->matrix->in, x->rules.tokens, false);
+    dtp_draft_matmul(x->l, draft, of->matrix->out, of->matrix->in, dtp_executor_matrix_rows(x->shape, of->matrix),
+                     false);
     dtp_draft_role(draft, DTP_ROLE_WORKSPACE, apart ? x->gradient_workspace : x->workspace, DTP_UPDATE, 0);
 }
 

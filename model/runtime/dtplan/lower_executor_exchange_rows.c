@@ -8,9 +8,14 @@
  * words. Rows of one rank for one expert are a transfer of their own, so that what comes lies by experts as it comes,
  * rows of each in the order of ranks and then of tokens: nothing is put in another order by who receives it.
  *
+ * Tensor parallel ranks have rows of their own between matmuls, and each is one of those that divide experts (Liu et
+ * al. 2025, Megatron-Core's parallel folding): ep ranks are neighbours among all ranks of a stage, those with the same
+ * experts the others.
+ *
  * Backward goes the same ways with gradients, by the numbers that forward's copy left on the host. All of it stands on
  * the stream `expert`, which compute waits for; what it reads goes by operations of compute. */
 #include "runtime/dtplan/executor_expert_traffic.h"
+#include "plan/slice.h"
 #include "runtime/dtplan/lower_executor_experts.h"
 
 /* Backward reads them: each micro-batch that is under way has its own. */
@@ -31,11 +36,13 @@ void dtp_executor_experts_make(struct dtp_executor *x)
                    copies = (uint32_t)dtp_executor_expert_copies(x->plan, &x->rules);
     if (!dtp_executor_divides_experts(x))
         return;
-    x->expert_group = dtp_lower_data_group(x->l, ep, 1);
+    const uint32_t apart = dtp_plan_group(x->plan, x->l->cluster, DTP_AXES(TP) | DTP_AXES_DENSE_DATA).stride;
+    x->expert_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){ep, apart});
     if (shards > 1)
-        x->same_experts_group = dtp_lower_data_group(x->l, shards, ep);
+        x->same_experts_group = dtp_program_add_group(x->l->program, (struct dtp_program_group){shards, ep * apart});
     if (copies > 1)
-        x->expert_copies_group = dtp_lower_data_group(x->l, copies, ep * shards);
+        x->expert_copies_group =
+            dtp_program_add_group(x->l->program, (struct dtp_program_group){copies, ep * shards * apart});
     for (uint32_t i = 0; i < dtp_lower_most_under_way(&x->l->role); i++)
         make_host_starts(x, &x->flights[i]);
 }

@@ -46,7 +46,7 @@ void dtp_executor_worked(struct dtp_executor *x, struct dtp_draft *draft, uint64
 static void end(struct dtp_executor *x, struct dtp_draft *draft, uint64_t width, double bytes, uint32_t kernels)
 {
     dtp_executor_routed(x, draft, width);
-    dtp_executor_memory(draft, x->rules.tokens, bytes, kernels);
+    dtp_executor_memory(draft, x->rules.stream_tokens, bytes, kernels);
     dtp_executor_end(x, draft);
 }
 

@@ -213,7 +213,7 @@ static void projection(const struct pass *pass, struct dtp_draft *draft, int ind
         take(pass, draft, DTP_ROLE_ROUTES, index, dtp_executor_routes_of(x->shape));
         dtp_executor_grouped(x, draft, op, DTP_PRODUCT_FORWARD);
     } else {
-        dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
+        dtp_executor_matmul(x, draft, dtp_executor_matrix_rows(x->shape, op->matrix), op->matrix->out, op->matrix->in);
     }
     take_addend(pass, draft, index);
     if (op->aux != DTP_EXECUTOR_NONE)

@@ -67,6 +67,7 @@ void dtp_executor_derive_layouts(struct dtp_executor *x)
         x->expert_count = x->t->layers;
         dtp_parameter_split_experts(l->model, x->t, shards, dtp_executor_expert_shards(x->plan, &x->rules),
                                     &x->block[DTP_LAYER_EXPERTS], &x->experts);
+        dtp_parameter_cut_module(l->model, l->tp, 1, &x->block[DTP_LAYER_EXPERTS]);
     }
     take_ends(x);
 }

@@ -58,14 +58,14 @@ static void find_sharding(const struct dtp_transformer *t, const struct dtp_clus
 
 uint64_t dtp_executor_expert_shards(const struct dtp_plan *plan, const struct dtp_executor_rules *rules)
 {
-    uint64_t ep = plan->ep > 1 ? plan->ep : 1;
-    return rules->shard_ranks > ep ? rules->shard_ranks / ep : 1;
+    uint64_t ep = plan->ep > 1 ? plan->ep : 1, ranks = rules->shard_ranks * rules->tensor_ranks;
+    return rules->shard_ranks > 1 && ranks > ep ? ranks / ep : 1;
 }
 
 uint64_t dtp_executor_expert_copies(const struct dtp_plan *plan, const struct dtp_executor_rules *rules)
 {
     uint64_t ep = plan->ep > 1 ? plan->ep : 1;
-    return rules->replicas * rules->shard_ranks / ep / dtp_executor_expert_shards(plan, rules);
+    return rules->replicas * rules->shard_ranks * rules->tensor_ranks / ep / dtp_executor_expert_shards(plan, rules);
 }
 
 /* Our kernel adds up in fp32 what copy engines exchange. Kept so, bf16 gradients give the optimizer what FSDP2 with an

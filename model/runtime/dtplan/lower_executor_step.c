@@ -74,18 +74,17 @@ dtp_op_id dtp_executor_square_sum_behind(struct dtp_executor *x, struct dtp_exec
     return dtp_draft_end(x->l, &draft);
 }
 
-/* Of all modules from number `first` on. */
-static void sum_partials(struct dtp_executor *x, uint64_t first, uint32_t group, uint64_t ranks)
+static void sum_bytes(struct dtp_executor *x, uint64_t begin, uint64_t bytes, uint32_t group, uint64_t ranks)
 {
-    uint64_t begin = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * first, bytes = dtp_executor_partials_bytes(x) - begin;
     struct dtp_draft draft;
     dtp_draft_begin(x->l, &draft, DTP_OP_ALL_REDUCE, "square sums");
     draft.op.stream = DTP_STREAM_REDUCE;
     draft.op.group = group;
     draft.op.demand.sent_bytes = 2 * (double)dtp_lower_ring(bytes, ranks);
     draft.op.demand.kernels = 1;
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->partials, DTP_READ, begin);
-    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->partials, DTP_WRITE, begin);
+    const uint64_t said = begin + bytes < dtp_executor_partials_bytes(x) ? bytes : 0; /* 0: up to the end */
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, x->partials, DTP_READ, begin)->bytes = said;
+    dtp_draft_role(&draft, DTP_ROLE_RESULT, x->partials, DTP_WRITE, begin)->bytes = said;
     dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_REDUCE]);
     dtp_draft_after(&draft, x->l->last_op[DTP_STREAM_REPLICATE]);
@@ -93,16 +92,19 @@ static void sum_partials(struct dtp_executor *x, uint64_t first, uint32_t group,
 }
 
 /* Ranks that hold different shards add up their partial sums, and so do those that hold different slices, of which the
- * first counted what all of them have. Where all have the same of everything but experts, those of these are added up:
- * where state is sharded too, the shard group has all ranks that divide experts. */
+ * first counted what all of them have. Where nothing is sharded, those of experts are added up by the ranks that divide
+ * these: where state is, shard groups of all slices together have each part of the experts once. */
 static void reduce_partials(struct dtp_executor *x)
 {
+    const uint64_t all = dtp_executor_partials_bytes(x);
+    const bool apart = dtp_executor_divides_experts(x) && x->rules.shard_ranks == 1;
+    const uint64_t experts = apart ? 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * (x->model_layers + 2) : all;
     if (x->rules.shard_ranks > 1)
-        sum_partials(x, 0, x->shard_group, x->rules.shard_ranks);
+        sum_bytes(x, 0, all, x->shard_group, x->rules.shard_ranks);
     if (dtp_executor_is_cut(x))
-        sum_partials(x, 0, x->tensor_group, x->rules.tensor_ranks);
-    if (x->expert_count && x->rules.shard_ranks == 1)
-        sum_partials(x, x->model_layers + 2, x->expert_group, x->plan->ep);
+        sum_bytes(x, 0, experts, x->tensor_group, x->rules.tensor_ranks);
+    if (x->expert_count && apart)
+        sum_bytes(x, experts, all - experts, x->expert_group, x->plan->ep);
 }
 
 /* Of modules that other stages hold there is nothing to add here. */

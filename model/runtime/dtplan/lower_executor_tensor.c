@@ -183,7 +183,7 @@ dtp_buffer_id dtp_executor_gather_parts(struct dtp_executor *x, dtp_buffer_id pa
 
 /* ---- gradients of what all ranks have whole ---------------------------------------------------------------------- */
 
-/* Weights and biases of norms: those of a module that follow each other, as one collective. */
+/* Weights and biases of norms, and what scores experts: those of a module that follow each other, as one collective. */
 static bool is_summed(enum dtp_parameter which)
 {
     switch (which) {
@@ -197,7 +197,11 @@ static bool is_summed(enum dtp_parameter which)
     case DTP_PARAMETER_POST_NORM1:
     case DTP_PARAMETER_POST_NORM1_BIAS:
     case DTP_PARAMETER_POST_NORM2:
-    case DTP_PARAMETER_POST_NORM2_BIAS: return true;
+    case DTP_PARAMETER_POST_NORM2_BIAS:
+    case DTP_PARAMETER_ROUTER:
+    case DTP_PARAMETER_ROUTER_BIAS:
+    case DTP_PARAMETER_SHARED_WEIGHT:
+    case DTP_PARAMETER_SHARED_WEIGHT_BIAS: return true;
     default: return false;
     }
 }

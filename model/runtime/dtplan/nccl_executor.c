@@ -53,6 +53,19 @@ static uint64_t transfers(const struct dtp_beside *b, struct dtp_memory_list *li
                                               : dtp_calibration.nccl_communicator_bytes));
 }
 
+/* Of ranks that divide experts, of those with the same ones, of copies of these. */
+static uint64_t expert_groups(const struct dtp_beside *b, const struct dtp_executor_rules *rules,
+                              struct dtp_memory_list *list)
+{
+    const struct dtp_cluster all = dtp_expert_cluster(b->cluster, b->plan);
+    struct dtp_beside folded = *b;
+    const uint64_t ep = b->plan->ep, shards = dtp_executor_expert_shards(b->plan, rules);
+    folded.cluster = &all;
+    return ep < 2 ? 0
+                  : group(&folded, ep, 1, list) + group(&folded, shards, ep, list) +
+                        group(&folded, dtp_executor_expert_copies(b->plan, rules), ep * shards, list);
+}
+
 uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
     const struct dtp_plan *plan = b->plan;
@@ -61,10 +74,11 @@ uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_l
                                              (uint64_t)dtp_calibration.nccl_communicator_bytes)
                            : 0;
     divided += transfers(b, list);
-    if (b->cluster->gpus == 1)
-        return divided ? divided + dtp_nccl_library_bytes(list) : 0;
     struct dtp_executor_rules rules;
     dtp_executor_rules(b->transformer, b->cluster, plan, &rules);
+    divided += expert_groups(b, &rules, list);
+    if (b->cluster->gpus == 1)
+        return divided ? divided + dtp_nccl_library_bytes(list) : 0;
     uint64_t copies = 0; /* communicators */
     if (rules.shard_ranks > 1 && plan->executor.gather_engine == DTP_ENGINE_COPY)
         copies++;
@@ -80,10 +94,6 @@ uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_l
         struct dtp_stretch context = dtp_plan_group(plan, b->cluster, DTP_AXES(CP));
         bytes += group(b, context.size, context.stride, list);
     }
-    if (plan->ep > 1)
-        bytes += group(b, plan->ep, 1, list) + group(b, dtp_executor_expert_shards(plan, &rules), plan->ep, list) +
-                 group(b, dtp_executor_expert_copies(plan, &rules), plan->ep * dtp_executor_expert_shards(plan, &rules),
-                       list);
     if (copies)
         bytes += dtp_memory_part(list, DTP_TERM_NCCL_COPIES, copies, 1,
                                  (uint64_t)dtp_calibration.nccl_copy_communicator_bytes);

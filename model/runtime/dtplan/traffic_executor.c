@@ -30,6 +30,13 @@ static uint64_t summed(const struct dtp_executor_rules *rules, const struct dtp_
     return 2 * dtp_traffic_ring(dtp_bytes_product(layout->shard_elements, element), rules->replicas);
 }
 
+/* Among ranks of a stage, tensor parallel ones with them. */
+static void add_folded(struct dtp_traffic *job, enum dtp_collective collective, uint64_t bytes, uint64_t count,
+                       uint64_t ranks, uint64_t stride)
+{
+    dtp_expert_traffic_add(job, collective, &(struct dtp_scales){.bytes = bytes, .count = count}, ranks, stride);
+}
+
 /* Of a block's experts where ranks divide them, among the ranks with the same ones: as a block's, without a turn of
  * their own. And rows of tokens that go to them, with what is said of these first. */
 static void add_experts(struct dtp_traffic *job, const struct dtp_executor_rules *r, uint64_t passes)
@@ -44,22 +51,21 @@ static void add_experts(struct dtp_traffic *job, const struct dtp_executor_rules
     dtp_parameter_split_experts(job->transformer, &own, r->shard_ranks, shards, &rest, &experts);
     uint64_t weights = dtp_traffic_ring(dtp_bytes_product(experts.elements, job->bytes.compute), shards);
     uint64_t gradients = dtp_bytes_product(experts.elements, dtp_dtype_bytes(dtype.whole));
-    dtp_traffic_add(job, DTP_ALL_GATHER, dtp_bytes_product(passes, weights), passes, shards, plan->ep);
-    dtp_traffic_add(job, DTP_REDUCE_SCATTER,
-                    dtp_bytes_product(reductions * layers, dtp_traffic_ring(gradients, shards)), reductions * layers,
-                    shards, plan->ep);
+    add_folded(job, DTP_ALL_GATHER, dtp_bytes_product(passes, weights), passes, shards, plan->ep);
+    add_folded(job, DTP_REDUCE_SCATTER, dtp_bytes_product(reductions * layers, dtp_traffic_ring(gradients, shards)),
+               reductions * layers, shards, plan->ep);
     /* whole gradients at each reduction, or of shards the sum of them all */
     const uint64_t sums = (shards > 1 ? 1 : reductions) * layers,
                    summed_bytes =
                        shards > 1 ? dtp_bytes_product(experts.shard_elements, dtp_dtype_bytes(dtype.shard)) : gradients;
-    dtp_traffic_add(job, DTP_ALL_REDUCE, dtp_bytes_product(sums, 2 * dtp_traffic_ring(summed_bytes, copies)), sums,
-                    copies, plan->ep * shards);
+    add_folded(job, DTP_ALL_REDUCE, dtp_bytes_product(sums, 2 * dtp_traffic_ring(summed_bytes, copies)), sums, copies,
+               plan->ep * shards);
     if (r->gradient_norm && r->shard_ranks == 1)
-        dtp_traffic_add(job, DTP_ALL_REDUCE,
-                        2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * layers, plan->ep), 1, plan->ep, 1);
+        add_folded(job, DTP_ALL_REDUCE, 2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * layers, plan->ep),
+                   1, plan->ep, 1);
     dtp_executor_row_traffic(job->transformer, job->cluster, plan, &rows);
-    dtp_traffic_add(job, DTP_ALL_GATHER, dtp_bytes_product(steps * rows.heard, rows.starts_bytes), steps * rows.heard,
-                    plan->ep, 1);
+    add_folded(job, DTP_ALL_GATHER, dtp_bytes_product(steps * rows.heard, rows.starts_bytes), steps * rows.heard,
+               plan->ep, 1);
     struct dtp_scales *out = &job->out->experts[DTP_ALL_TO_ALL];
     out->bytes = dtp_bytes_product(steps, rows.exchanged_bytes), out->count = steps * rows.exchanges;
     dtp_expert_traffic_add(job, DTP_ALL_TO_ALL, out, plan->ep, 1);
