@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "lower/lower.h"
+#include "plan/rules.h"
 #include "plan/runtime.h"
 
 #include <string.h>
@@ -9,6 +10,7 @@
 #define LEAST_PERIODS 3u    /* of a step that is simulated: what begins, what ends, and one between that repeats */
 #define MORE_PERIODS 2      /* that the larger miniature has: one, and its repetition */
 #define MOST_MICRO_STEPS 3u /* the first, one between, the last */
+#define TWO_MICRO_STEPS 2u  /* the first, and one of those alike behind it */
 
 struct step {
     const struct dtp_transformer *transformer;
@@ -90,6 +92,18 @@ struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *tr
                                            plan->accumulate < MOST_MICRO_STEPS ? plan->accumulate : MOST_MICRO_STEPS};
 }
 
+/* Where each micro-step reduces, the last one is as those between: two say what any number has live, or one, where all
+ * state stands that parameters and gradients are kept in. State that is carried to the host goes another way in the
+ * last. */
+static uint32_t micro_steps_of(const struct dtp_plan *plan)
+{
+    bool alike = dtp_plan_reductions(plan) == plan->accumulate && plan->offload == DTP_OFFLOAD_NONE;
+    uint32_t most = MOST_MICRO_STEPS;
+    if (alike)
+        most = plan->runtime->counts_elements && dtp_plan_shards_params(plan) ? 1 : TWO_MICRO_STEPS;
+    return plan->accumulate < most ? plan->accumulate : most;
+}
+
 /* Of the two miniatures of a step's bytes: a unit at either end is enough, for whatever lies between is compared. */
 static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
@@ -99,6 +113,7 @@ static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *tra
     uint64_t least = layers_from(first + ends, transformer, size.period);
     bool small = 2 * least + MORE_PERIODS * size.period < transformer->layers;
     size.layers = small && has_period(plan) ? least : 0;
+    size.micro_steps = micro_steps_of(plan);
     return size;
 }
 
@@ -257,20 +272,31 @@ static bool line_up(struct pair *pair, const struct dtp_live_run *small, size_t 
     return at == small_count;
 }
 
-/* What micro-step `index` leaves behind beyond what it found. */
+/* Whether micro-step `index` leaves nothing behind beyond what it found; the optimizer's step is named after the last.
+ */
 static bool leaves_nothing(const struct dtp_live_runs *runs, uint16_t index)
 {
     struct dtp_live_sum left = {.total_bytes = 0};
-    for (size_t i = 0; i < runs->count; i++)
-        for (int owner = 0; runs->run[i].micro_step == index && owner < DTP_OWNER_COUNT; owner++)
-            left.bytes[owner] += runs->run[i].net.bytes[owner] * (1 + (int64_t)runs->run[i].again);
+    for (size_t i = 0; i < runs->count; i++) {
+        const struct dtp_live_run *run = &runs->run[i];
+        if (run->micro_step != index || run->phase == DTP_PHASE_STEP)
+            continue;
+        for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+            left.bytes[owner] += run->net.bytes[owner] * (1 + (int64_t)run->again);
+    }
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
         if (left.bytes[owner])
             return false;
     return true;
 }
 
-static bool line_up_all(struct pair *pair, bool several)
+/* Whether the last of those that stand for any number leaves what it found. */
+static bool repeats_micro_step(const struct dtp_live_runs *runs, uint32_t micro_steps)
+{
+    return leaves_nothing(runs, micro_steps == 1 ? 0 : 1);
+}
+
+static bool line_up_all(struct pair *pair, bool several, uint32_t micro_steps)
 {
     size_t small = 0, large = 0;
     int64_t copies = pair->copies;
@@ -283,7 +309,8 @@ static bool line_up_all(struct pair *pair, bool several)
         small += small_count;
         large += large_count;
     }
-    return small == pair->small.count && large == pair->large.count && (!several || leaves_nothing(&pair->whole, 1));
+    return small == pair->small.count && large == pair->large.count &&
+           (!several || repeats_micro_step(&pair->whole, micro_steps));
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
@@ -296,11 +323,11 @@ static enum dtp_status from_miniatures(const struct step *step, struct pair *pai
     enum dtp_status status = runs_of(step, layers, size->micro_steps, 0, &pair->small, NULL);
     if (status == DTP_OK)
         status = runs_of(step, layers + MORE_PERIODS * size->period, size->micro_steps, 0, &pair->large, NULL);
-    *lined_up = status == DTP_OK && line_up_all(pair, step->plan->accumulate > size->micro_steps);
+    *lined_up = status == DTP_OK && line_up_all(pair, step->plan->accumulate > size->micro_steps, size->micro_steps);
     return status;
 }
 
-/* All layers, and of many micro-steps the three that *micro_steps says where those between repeat; else it becomes all.
+/* All layers, and of many micro-steps the few that *micro_steps says where those between repeat; else it becomes all.
  */
 static enum dtp_status from_all_layers(const struct step *step, uint32_t *micro_steps, uint32_t op_limit,
                                        struct dtp_live_runs *out, struct dtp_program **program)
@@ -308,13 +335,14 @@ static enum dtp_status from_all_layers(const struct step *step, uint32_t *micro_
     uint64_t layers = step->transformer->layers;
     out->joined = true; /* nothing is lined up, only added up */
     out->half = dtp_live_runs_half(layers);
-    enum dtp_status status = runs_of(step, layers, *micro_steps, op_limit, out, program);
-    if (status != DTP_OK || step->plan->accumulate == *micro_steps || leaves_nothing(out, 1))
-        return status;
-    if (program)
-        dtp_program_destroy(*program);
-    *micro_steps = step->plan->accumulate;
-    return runs_of(step, layers, *micro_steps, op_limit, out, program);
+    for (;;) {
+        enum dtp_status status = runs_of(step, layers, *micro_steps, op_limit, out, program);
+        if (status != DTP_OK || step->plan->accumulate == *micro_steps || repeats_micro_step(out, *micro_steps))
+            return status;
+        if (program)
+            dtp_program_destroy(*program);
+        *micro_steps = *micro_steps == 1 ? TWO_MICRO_STEPS : step->plan->accumulate;
+    }
 }
 
 enum dtp_status dtp_miniature_whole(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -356,9 +384,12 @@ enum dtp_status dtp_miniature_of_many(const struct dtp_transformer *transformer,
         out->micro_steps = size.micro_steps;
     }
     bool three = status == DTP_OK && size.micro_steps == MOST_MICRO_STEPS;
+    bool few = status == DTP_OK && size.micro_steps <= TWO_MICRO_STEPS && plan->accumulate > TWO_MICRO_STEPS;
     if (shorter)
-        shorter->known = three && leaves_nothing(&pair.whole, 1);
-    if (shorter && shorter->known) {
+        shorter->known = few || (three && leaves_nothing(&pair.whole, 1));
+    if (shorter && few)
+        shorter->live = out->live;
+    if (shorter && shorter->known && three) {
         leave_out(&pair.whole, 1);
         dtp_live_bytes_sum(&pair.whole, transformer->layers, &shorter->live);
     }

@@ -13,11 +13,12 @@
  * miniature is the first with a period and its repetition inserted is not assumed but compared, run by run: what each
  * allocates and frees in which order, and of layers its bytes too. Sizes that depend on the number of layers (lists of
  * an optimizer, flat buffers) are taken as linear from one miniature to the other. Of many micro-steps three are
- * lowered: those between the second and the last repeat, which is compared as well.
+ * lowered, those between the second and the last repeat; where each reduces its gradients two, for then the last one is
+ * as those before it, or one, where no state comes or goes. That it leaves nothing behind is compared as well.
  *
  * Where runs do not line up (DDP's and DeepSpeed's buckets end anywhere in a layer), or where the net is hardly larger
- * than its miniatures, all layers are lowered, of many micro-steps again three where those between leave nothing
- * behind. So the answer is always that of the program. */
+ * than its miniatures, all layers are lowered, of many micro-steps again as few where the last of
+ * them leaves nothing behind. So the answer is always that of the program. */
 #ifndef DTP_MINIATURE_H
 #define DTP_MINIATURE_H
 
@@ -44,7 +45,7 @@ struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *tr
 
 /* Live bytes of a step of two micro-steps: of one of three or more without those between the first and the last. */
 struct dtp_miniature_shorter {
-    bool known; /* three were lowered, and the second leaves nothing behind */
+    bool known; /* three were lowered, and the second leaves nothing behind, or fewer that stand for any number */
     struct dtp_live_bytes live;
 };
 

@@ -178,6 +178,57 @@ static void test_many_micro_steps(void **state)
     print_tally("micro-steps", &tally);
 }
 
+/* Of all runtimes, where each micro-step reduces: two stand for all of them. */
+static void test_alike_micro_steps(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {0};
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        assert_true(tally.plans % 2 ? random_executor_job(&job) : random_job(&job));
+        job.plan = job.asked;
+        job.plan.accumulate = 3 + (uint32_t)random_below(4);
+        job.plan.accumulate_sync = true;
+        if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) == DTP_OK)
+            check_job(&job, &tally);
+    }
+    print_tally("alike", &tally);
+    assert_true(tally.in_miniature > 0);
+}
+
+/* ZeRO-3 lowers one of sixteen micro-steps, ZeRO-2 and FSDP2 that reduces in each two, without that three. */
+static void test_how_many_micro_steps(void **state)
+{
+    (void)state;
+    static const struct {
+        const struct dtp_runtime *runtime;
+        enum dtp_strategy strategy;
+        bool sync;
+        uint32_t lowered;
+    } rows[] = {{&dtp_runtime_deepspeed, DTP_ZERO3, false, 1},
+                {&dtp_runtime_deepspeed, DTP_ZERO2, false, 2},
+                {&dtp_runtime_deepspeed, DTP_ZERO1, false, 3},
+                {&dtp_runtime_torch, DTP_FULL_SHARD, true, 2},
+                {&dtp_runtime_torch, DTP_FULL_SHARD, false, 3}};
+    struct dtp_transformer transformer = dtp_transformer_default();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    transformer.layers = 32, transformer.hidden = 4096, transformer.ffn = 11008, transformer.vocab = 32000;
+    transformer.heads = transformer.kv_heads = 32, transformer.head_dim = 128;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct random_job job = {.transformer = transformer, .cluster = cluster, .plan = dtp_plan_default()};
+        struct dtp_miniature miniature;
+        struct tally tally = {0};
+        job.plan.runtime = rows[i].runtime, job.plan.strategy = rows[i].strategy;
+        job.plan.accumulate = 16, job.plan.accumulate_sync = rows[i].sync;
+        assert_int_equal(dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL), DTP_OK);
+        assert_int_equal(dtp_miniature_of(&job.transformer, &job.cluster, &job.plan, 0, &miniature, NULL), DTP_OK);
+        assert_int_equal(miniature.micro_steps, rows[i].lowered);
+        assert_true(check_job(&job, &tally));
+        assert_int_equal(tally.exact, 1);
+    }
+}
+
 /* As few layers as the ends of the net and twice a period take: of 24 layers of which every fourth is checkpointed 4
  * and 12, where three periods of the smaller one would leave nothing to shorten. */
 static void test_few_layers(void **state)
@@ -203,8 +254,10 @@ static void test_few_layers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_few_layers),     cmocka_unit_test(test_mixed_plans),
-                                       cmocka_unit_test(test_random_plans),   cmocka_unit_test(test_replicated_plans),
-                                       cmocka_unit_test(test_executor_plans), cmocka_unit_test(test_many_micro_steps)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_few_layers),        cmocka_unit_test(test_mixed_plans),
+        cmocka_unit_test(test_random_plans),      cmocka_unit_test(test_replicated_plans),
+        cmocka_unit_test(test_executor_plans),    cmocka_unit_test(test_many_micro_steps),
+        cmocka_unit_test(test_alike_micro_steps), cmocka_unit_test(test_how_many_micro_steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
