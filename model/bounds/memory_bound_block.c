@@ -163,7 +163,7 @@ static uint64_t in_steps(const struct dtp_bound *b, const struct dtp_layer_kind 
 static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_kind *kind,
                               const struct dtp_activations *a, uint64_t up, uint64_t cast)
 {
-    const bool steps = b->plan->runtime->walks_gathered && dtp_plan_context(b->plan, b->cluster).ring > 1;
+    const bool steps = b->plan->cp > 1 && b->plan->cp_comm != DTP_CP_A2A && b->plan->runtime->walks_gathered;
     const uint64_t c = b->bytes.compute, kv = 6 * c * kind->d_kv, walked = steps ? (16 + c) * kind->d_q + kv : 0,
                    results = kind->parallel && !dtp_plan_fuses(b->plan) && !b->plan->compile ? 4 * c * kind->hidden : 0;
     return larger(dtp_bound_tokens(b, larger(results, larger(walked, a->layer_mlp) - a->layer_mlp)),
@@ -183,7 +183,8 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     bool rotates = kind->rotary && !dtp_plan_fuses(plan), one_norm = kind->parallel == DTP_PARALLEL_ONE_NORM;
     uint64_t norm = a->layer_norms / 2, first = a->layer_input + norm;
     uint64_t middle = a->layer_all - first - norm - a->layer_attention - a->layer_mlp - b->low;
-    uint64_t core = plan->attention == DTP_ATTENTION_MATH ? 2 * scores(b) : 4 * q + in_steps(b, kind);
+    uint64_t core =
+        plan->attention == DTP_ATTENTION_MATH ? 2 * scores(b) : 4 * q + (plan->cp > 1 ? in_steps(b, kind) : 0);
     uint64_t made = c * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
              chain = rotates ? (c == 4 ? 2 : 5) * c * q : 0;
     if (kind->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as projected */

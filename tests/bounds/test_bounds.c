@@ -419,6 +419,27 @@ static void test_seldom_units(void **state)
     check_within(t, &many, plan);
 }
 
+/* Ranks that share sequences, whose attention sums gradients in fp32 step by step; int8's bucket of learned positions,
+ * larger than any of a block's, which is full behind all of these. */
+static void test_seldom_sums(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = dtp_transformer_default();
+    struct dtp_cluster many = test_cluster(test_h200(), 64, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    t.layers = 13, t.hidden = 1152, t.ffn = 1024, t.vocab = 1000, t.heads = t.kv_heads = 12, t.head_dim = 96;
+    t.activation = DTP_GELU;
+    plan.strategy = DTP_FULL_SHARD, plan.cp = 2, plan.micro_batch = 13, plan.sequence = 512;
+    plan.checkpointing = DTP_CHECKPOINT_FULL;
+    assert_true(dtp_precision_recipe("bf16", &plan.precision));
+    check_within(t, &many, plan);
+    plan = dtp_plan_default();
+    t.ffn = 3704, t.vocab = 9491, t.position = DTP_POSITION_LEARNED, t.positions = 1u << 17;
+    plan.strategy = DTP_DDP, plan.comm_hook = DTP_COMM_HOOK_INT8, plan.micro_batch = 2, plan.sequence = 8192;
+    assert_true(dtp_precision_recipe("bf16", &plan.precision));
+    check_within(t, &many, plan);
+}
+
 /* What chance draws seldom: Megatron's one block, whose activation's result is not kept while the gradient of gate and
  * up is put together; ZeRO-3 whose buckets hold several of the small matrices, so that what is fetched ahead grows to
  * the limit; and that replays every other block; of our executor two ranks that divide experts, with room for half as
@@ -457,17 +478,13 @@ static void test_seldom(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_seldom),
-                                       cmocka_unit_test(test_seldom_units),
-                                       cmocka_unit_test(test_adapters),
-                                       cmocka_unit_test(test_called_adapters),
-                                       cmocka_unit_test(test_executor_adapters),
-                                       cmocka_unit_test(test_executor_experts),
-                                       cmocka_unit_test(test_random_plans),
-                                       cmocka_unit_test(test_mixed_plans),
-                                       cmocka_unit_test(test_ahead),
-                                       cmocka_unit_test(test_other_runtimes),
-                                       cmocka_unit_test(test_slices),
-                                       cmocka_unit_test(test_states_by_hand)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_seldom),           cmocka_unit_test(test_seldom_units),
+        cmocka_unit_test(test_seldom_sums),      cmocka_unit_test(test_adapters),
+        cmocka_unit_test(test_called_adapters),  cmocka_unit_test(test_executor_adapters),
+        cmocka_unit_test(test_executor_experts), cmocka_unit_test(test_random_plans),
+        cmocka_unit_test(test_mixed_plans),      cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_other_runtimes),   cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_states_by_hand)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
