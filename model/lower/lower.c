@@ -170,12 +170,15 @@ dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
     for (uint32_t i = 0; l->hooks->narrow && i < draft->operand_count; i++)
         l->hooks->narrow(l, &draft->op, &draft->operands[i]);
     dtp_op_id id = dtp_program_add_op(l->program, &draft->op, draft->operands, draft->operand_count);
-    for (uint32_t i = 0; i < draft->after_count; i++)
-        dtp_program_depend(l->program, id, draft->after[i]);
-    if (draft->op.stream == DTP_STREAM_COMPUTE) {
-        dtp_program_depend(l->program, id, l->awaited);
-        l->awaited = DTP_NO_OP;
+    const bool compute = draft->op.stream == DTP_STREAM_COMPUTE;
+    if (!l->role.reader) { /* who reads each operation once is shown no dependencies */
+        for (uint32_t i = 0; i < draft->after_count; i++)
+            dtp_program_depend(l->program, id, draft->after[i]);
+        if (compute)
+            dtp_program_depend(l->program, id, l->awaited);
     }
+    if (compute)
+        l->awaited = DTP_NO_OP;
     l->last_op[draft->op.stream] = id;
     return id;
 }

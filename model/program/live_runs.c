@@ -65,31 +65,25 @@ static uint64_t mix(uint64_t hash, uint64_t value)
     return z ^ z >> 27;
 }
 
-/* Adds (sign 1) or takes away (-1) the operands with `mark`. */
-static inline bool move(const struct dtp_buffer *buffers, const struct dtp_operand *operand, size_t count,
-                        enum dtp_access mark, int64_t sign, bool shapes, struct dtp_live_run *run)
+/* Adds (sign 1) or takes away (-1) a buffer that comes or goes at an operand, `mark`. False: it is none of the
+ * device. */
+static inline bool move(const struct dtp_buffer *buffer, enum dtp_access mark, int64_t sign, bool shapes,
+                        struct dtp_live_run *run)
 {
-    bool moved = false;
-    for (size_t i = 0; i < count; i++) {
-        if (!(operand[i].access & (uint32_t)mark))
-            continue;
-        const struct dtp_buffer *buffer = &buffers[operand[i].buffer.index];
-        if (buffer->space != DTP_SPACE_DEVICE || !buffer->bytes)
-            continue;
-        add(&run->net, &run->pools_net, buffer, sign);
-        if (sign > 0) {
-            keep_larger(run->net.bytes[buffer->owner], &run->most[buffer->owner]);
-            keep_larger(run->pools_net.bytes[buffer->pool], &run->pools_most.bytes[buffer->pool]);
-        }
-        moved = true;
-        if (!shapes)
-            continue;
-        uint64_t what = (uint64_t)mark << 16 | (uint64_t)buffer->owner << 8 | (uint64_t)buffer->pool;
-        if (what != run->last_move)
-            run->shape = mix(run->shape, what);
-        run->last_move = what;
+    if (buffer->space != DTP_SPACE_DEVICE || !buffer->bytes)
+        return false;
+    add(&run->net, &run->pools_net, buffer, sign);
+    if (sign > 0) {
+        keep_larger(run->net.bytes[buffer->owner], &run->most[buffer->owner]);
+        keep_larger(run->pools_net.bytes[buffer->pool], &run->pools_most.bytes[buffer->pool]);
     }
-    return moved;
+    if (!shapes)
+        return true;
+    uint64_t what = (uint64_t)mark << 16 | (uint64_t)buffer->owner << 8 | (uint64_t)buffer->pool;
+    if (what != run->last_move)
+        run->shape = mix(run->shape, what);
+    run->last_move = what;
+    return true;
 }
 
 /* Keeps the instant at hand where it is the fullest, or the first. */
@@ -130,13 +124,20 @@ static bool read_op(void *context, const struct dtp_op *op, const struct dtp_ope
     struct dtp_live_run *run = run_of(runs, op);
     const bool shapes = !runs->joined; /* what is joined is never compared */
     uint32_t marks = 0;
+    bool came = false, went = false;
     if (!run)
         return false;
-    for (size_t i = 0; i < operand_count; i++)
+    for (size_t i = 0; i < operand_count; i++) {
         marks |= operands[i].access;
-    if ((marks & DTP_ALLOC) && move(buffers, operands, operand_count, DTP_ALLOC, 1, shapes, run))
+        if (operands[i].access & DTP_ALLOC)
+            came |= move(&buffers[operands[i].buffer.index], DTP_ALLOC, 1, shapes, run);
+    }
+    if (came)
         look(run);
-    if ((marks & DTP_FREE) && move(buffers, operands, operand_count, DTP_FREE, -1, shapes, run) && !run->moves)
+    for (size_t i = 0; (marks & DTP_FREE) && i < operand_count; i++)
+        if (operands[i].access & DTP_FREE)
+            went |= move(&buffers[operands[i].buffer.index], DTP_FREE, -1, shapes, run);
+    if (went && !run->moves)
         look(run);
     return true;
 }

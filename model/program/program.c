@@ -432,16 +432,14 @@ static inline struct dtp_op as_kept(const struct dtp_new_op *op, const struct dt
 }
 
 /* Shows it to who reads each operation once. */
-static bool pass_on(struct dtp_program *program, const struct dtp_new_op *op, const struct dtp_operand *operands,
-                    size_t operand_count)
+static dtp_op_id pass_on(struct dtp_program *program, const struct dtp_new_op *op, const struct dtp_operand *operands,
+                         size_t operand_count)
 {
     const struct dtp_op seen = as_kept(op, &op->demand, op->name, operand_count);
-    if (!program->reader.read(program->reader.context, &seen, operands, operand_count, program->buffers.items)) {
-        REFUSE(program, DTP_ENVIRONMENT, "no memory to read a step of %u operations", program->ops.count);
-        return false;
-    }
-    program->ops.count++;
-    return true;
+    if (program->reader.read(program->reader.context, &seen, operands, operand_count, program->buffers.items))
+        return (dtp_op_id){program->ops.count++};
+    REFUSE(program, DTP_ENVIRONMENT, "no memory to read a step of %u operations", program->ops.count);
+    return (dtp_op_id){DTP_NO_INDEX};
 }
 
 /* Copies a checked operation and its operands behind the others. */
@@ -495,22 +493,23 @@ dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_new_o
         REFUSE(program, DTP_BAD_INPUT, "the step has more than %u operations, the limit", program->op_limit);
         return none;
     }
-    bool keeps = !program->reader.read;
+    const bool keeps = !program->reader.read;
     const struct dtp_demand *demand = keeps ? dtp_known_demand(&program->once, &op->demand) : NULL;
     const char *fault = demand ? NULL : fault_of_demand(&op->demand);
-    if (!fault && keeps)
+    if (!fault && !keeps)
+        return pass_on(program, op, operands, operand_count);
+    if (!fault)
         fault = fault_of_op(program, op, operands, operand_count);
     if (fault) {
         REFUSE(program, DTP_BAD_INPUT, "operation %u (%s): %s", program->ops.count,
                (unsigned)op->kind < DTP_OP_KIND_COUNT ? dtp_op_kind_text(op->kind) : "?", fault);
         return none;
     }
-    if (keeps && !demand)
+    if (!demand)
         demand = dtp_keep_demand(&program->once, &op->demand);
-    if (keeps && !demand)
+    if (!demand)
         REFUSE(program, DTP_ENVIRONMENT, "no memory for a program of %u operations", program->ops.count);
-    if (keeps ? !demand || !append_op(program, op, demand, operands, operand_count)
-              : !pass_on(program, op, operands, operand_count))
+    if (!demand || !append_op(program, op, demand, operands, operand_count))
         return none;
     return (dtp_op_id){program->ops.count - 1};
 }
