@@ -97,8 +97,8 @@ chmod +x prober
 prober=$PWD/prober
 DTPLAN_PYTHON=$prober expect 0 probe --runtime torch -o m.csv
 [[ $(cat line) == "$source/scenarios/probe_torch.py --power-headroom 0.27 --attention-power 0.47" ]] || failed "the line: $(cat line)"
-for row in about,gpu_key,,,,,,,,,,,,,,,,,h200-sxm about,machine_key,,,,,,,,,,,,,,,,,dgx-h200 about,runtime,,,,,,,,,,,,,,,,,torch \
-    about,gpus,,,,,,,,,,,,,,,,,1 'kernel,streaming,,,,,,,,,400000000,,,,0.0002,0.0002,0.0002,1,'; do
+for row in about,gpu_key,,,,,,,,,,,,,,,,,,h200-sxm about,machine_key,,,,,,,,,,,,,,,,,,dgx-h200 about,runtime,,,,,,,,,,,,,,,,,,torch \
+    about,gpus,,,,,,,,,,,,,,,,,,1 'kernel,streaming,,,,,,,,,,400000000,,,,0.0002,0.0002,0.0002,1,'; do
     says "$row" m.csv
 done
 # Matmuls of the sustained rate run faster in a step of other kernels; those measured in a step are taken as they are.
@@ -113,7 +113,7 @@ rm m.csv
 NAME='A GPU' DTPLAN_PYTHON=$prober expect 2 probe --runtime torch -o m.csv
 says 'A GPU is no GPU that the catalogue has a row of'
 NAME='A GPU' DTPLAN_PYTHON=$prober expect 0 probe --runtime torch --gpu h100 -o m.csv --force
-says 'about,gpu_key,,,,,,,,,,,,,,,,,h100-sxm' m.csv
+says 'about,gpu_key,,,,,,,,,,,,,,,,,,h100-sxm' m.csv
 GPU=false DTPLAN_PYTHON=$prober expect 2 probe --runtime torch --device host -o m2.csv
 says '--device host: probe_torch.py only shows on cores'
 WORD=nothing DTPLAN_PYTHON=$prober expect 3 probe --runtime torch -o m2.csv
