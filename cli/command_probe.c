@@ -213,6 +213,7 @@ static bool is_of_node(enum dtp_measurement measurement)
 {
     switch (measurement) {
     case DTP_MEASUREMENT_MATMUL:
+    case DTP_MEASUREMENT_GROUPED_MATMUL:
     case DTP_MEASUREMENT_ATTENTION:
     case DTP_MEASUREMENT_KERNEL:
     case DTP_MEASUREMENT_STEP:

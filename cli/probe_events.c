@@ -72,7 +72,7 @@ static void hear_warning(const struct dtp_probe_heard *h, const json_t *event)
 /* What an operation of a step program takes, which is said by the loop beside it. */
 static bool is_paced(const struct dtp_measured_row *row)
 {
-    return row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION ||
+    return dtp_measurement_is_matmul(row->measurement) || row->measurement == DTP_MEASUREMENT_ATTENTION ||
            row->measurement == DTP_MEASUREMENT_KERNEL || row->measurement == DTP_MEASUREMENT_STEP;
 }
 

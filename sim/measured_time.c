@@ -42,6 +42,8 @@ static bool counts(const struct dtp_measured_row *row, const struct dtp_op *op, 
     case DTP_MEASUREMENT_MATMUL:
     case DTP_MEASUREMENT_COPY: return true;
     case DTP_MEASUREMENT_ATTENTION: return op->demand->attention.kernel == DTP_ATTENTION_FLASH;
+    case DTP_MEASUREMENT_GROUPED_MATMUL: /* a library's are not ours */
+        return execution->own_kernels != dtp_measured_of_framework(cluster->measured);
     case DTP_MEASUREMENT_KERNEL:
     case DTP_MEASUREMENT_HOST_ADAM: return execution->own_kernels;
     case DTP_MEASUREMENT_COLLECTIVE: return dtp_cluster_is_host(cluster); /* else collective_cost.h knows more */
@@ -78,7 +80,7 @@ double *dtp_measured_op_seconds(const struct dtp_program *program, const struct 
         seconds[i] = (double)NAN;
         if (!dtp_measured_row_of_op(program, &ops[i], cluster, &row) || !counts(&row, &ops[i], cluster, execution))
             continue;
-        if (row.measurement == DTP_MEASUREMENT_MATMUL &&
+        if (dtp_measurement_is_matmul(row.measurement) &&
             !(ops[i].demand->m > 0 && ops[i].demand->n > 0 && ops[i].demand->k > 0))
             continue;
         double one_s = seconds_of(slots, cluster->measured, &row);

@@ -1,7 +1,8 @@
 /* Which step programs are measured. Widths of four models that span what one GPU trains, micro-batches of 2k to 64k
  * tokens, since a matmul's rate depends on how its tiles fill the SMs; sequences, head widths and grouped heads at one
- * size each, where only attention sees them; precisions, accumulation and attention's atomics where kernels differ. Two
- * layers are enough: all ask for the same, and a second one lets the end of the first be seen in a running step. */
+ * size each, where only attention sees them; many experts and few; precisions, accumulation and attention's atomics
+ * where kernels differ. Two layers are enough: all ask for the same, and a second one lets the end of the first be seen
+ * in a running step. */
 #include "probe/prober.h"
 #include "runtime/runtimes.h"
 
@@ -30,6 +31,8 @@ struct line {
 #define LLAMA_1B_NARROW_HEADS "hidden=2048 heads=32 ffn=5504 vocab=32000"
 #define LLAMA_7B "hidden=4096 heads=32 ffn=11008 vocab=32000"
 #define LLAMA_13B "hidden=5120 heads=40 ffn=13824 vocab=32000"
+#define MANY_EXPERTS "hidden=2048 heads=16 ffn=1024 vocab=32000 experts=64 experts_per_token=8 expert_ffn=1024"
+#define FEW_EXPERTS "hidden=4096 heads=32 kv_heads=8 ffn=7168 vocab=32000 experts=8 experts_per_token=2 expert_ffn=7168"
 #define LLAMA_GROUPED "hidden=4096 heads=32 kv_heads=4 ffn=14336 vocab=32000"
 
 static const struct line gpu_lines[] = {
@@ -46,6 +49,9 @@ static const struct line gpu_lines[] = {
     {LLAMA_1B_NARROW_HEADS " seq=2048", {4}, 0, DTP_PROBE_ALONE},
     {LLAMA_1B_NARROW_HEADS " seq=4096", {2}, 0, DTP_PROBE_ALONE},
     {LLAMA_GROUPED " seq=2048", {4}, 0, DTP_PROBE_ALONE},
+    {MANY_EXPERTS " seq=4096", {1, 2, 4}, 0, DTP_PROBE_ALONE},
+    {MANY_EXPERTS " seq=4096 accumulate=2", {2}, 0, DTP_PROBE_ALONE},
+    {FEW_EXPERTS " seq=2048", {1, 2, 4}, 0, DTP_PROBE_ALONE},
     {LLAMA_13B " seq=2048 atomic_attention=true", {2}, 0, DTP_PROBE_ALONE},
     {LLAMA_7B " seq=4096 atomic_attention=true", {2}, 0, DTP_PROBE_ALONE},
     {LLAMA_7B " seq=8192 atomic_attention=true", {1}, 0, DTP_PROBE_ALONE},
@@ -68,6 +74,7 @@ static const struct line gpu_lines[] = {
 #define SMALL "hidden=256 heads=4 ffn=704 vocab=1024"
 #define MIDDLE "hidden=512 heads=8 ffn=1408 vocab=4096"
 #define STORIES "hidden=288 heads=6 ffn=768 vocab=32000"
+#define EXPERTS " experts=8 experts_per_token=2 expert_ffn=128"
 #define MORE_SHARDED 3     /* the last of them */
 #define FIRST_HOST_STEPS 8 /* programs of them that say something of every kernel; those after them say it better */
 static const struct line host_lines[] = {
@@ -84,6 +91,10 @@ static const struct line host_lines[] = {
     {MIDDLE " seq=128 precision=fp32", {1}, 0, DTP_PROBE_ALONE},
     {MIDDLE " seq=128", {1}, 0, DTP_PROBE_ALONE},
     {STORIES " seq=256", {1}, 0, DTP_PROBE_ALONE},
+    {TINY EXPERTS " seq=64 accumulate=2 precision=fp32", {1}, 0, DTP_PROBE_ALONE},
+    {TINY EXPERTS " seq=64 accumulate=2", {1}, 0, DTP_PROBE_ALONE},
+    {SMALL EXPERTS " seq=128 precision=fp32", {1}, 0, DTP_PROBE_ALONE},
+    {SMALL EXPERTS " seq=128", {1}, 0, DTP_PROBE_ALONE},
     {SMALL " norm=layer_norm activation=gelu position=learned seq=128 precision=fp32", {1}, 0, DTP_PROBE_ALONE},
     {SMALL " norm=layer_norm activation=gelu position=learned seq=128", {1}, 0, DTP_PROBE_ALONE},
     {TINY " seq=32 accumulate=2 precision=fp32 strategy=full_shard", {4}, 0, DTP_PROBE_TOGETHER},

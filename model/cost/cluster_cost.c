@@ -50,7 +50,16 @@ double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, const str
                                     double n, double k)
 {
     enum dtp_fp8_recipe recipe = dtype == DTP_FP8 ? execution->fp8_recipe : DTP_FP8_NONE;
-    if (execution->own_kernels && !dtp_cluster_is_host(cluster) && (dtype == DTP_BF16 || dtype == DTP_FP16))
+    const bool own = cluster->measured && execution->own_kernels != dtp_measured_of_framework(cluster->measured);
+    if (own && groups > 0 && m > 0 && n > 0 && k > 0) {
+        struct dtp_measured_row row = dtp_measured_row_of_grouped(pass, dtype, groups, m, n, k);
+        const double s = measured_s(cluster, &row);
+        if (isfinite(s))
+            return s;
+    }
+    if (dtp_cluster_is_host(cluster)) /* one group after the other */
+        return groups * dtp_cluster_matmul_s(cluster, execution, pass, dtype, m, n, k);
+    if (execution->own_kernels && (dtype == DTP_BF16 || dtype == DTP_FP16))
         return dtp_native_grouped_matmul_s(&cluster->gpu, dtype, product_of(pass), groups, m, n, k);
     return dtp_grouped_matmul_s(&cluster->gpu, dtype, recipe, product_of(pass), groups, m, n, k);
 }

@@ -13,7 +13,8 @@
 /* Seconds of one matmul, of the pass and with m, n, k as a step program has them. */
 double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                             enum dtp_measured_matmul pass, enum dtp_dtype dtype, double m, double n, double k);
-/* Of a grouped matmul, `groups` of that shape in one kernel. Machine files have no rows of them. */
+/* Of a grouped matmul, `groups` of that shape in one kernel. Machine files tell of those of
+ * their own kernels: ours, or a framework's. */
 double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                                     enum dtp_measured_matmul pass, enum dtp_dtype dtype, double groups, double m,
                                     double n, double k);

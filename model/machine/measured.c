@@ -12,12 +12,12 @@
 
 static bool both_matmuls(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
 {
-    return a->measurement == DTP_MEASUREMENT_MATMUL && b->measurement == DTP_MEASUREMENT_MATMUL && a->dtype == b->dtype;
+    return dtp_measurement_is_matmul(a->measurement) && a->measurement == b->measurement && a->dtype == b->dtype;
 }
 
 static bool is_shape(const struct dtp_measured_row *row)
 {
-    return row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
+    return dtp_measurement_is_matmul(row->measurement) || row->measurement == DTP_MEASUREMENT_ATTENTION;
 }
 
 static double ranks_of(const struct dtp_measured_row *row)
@@ -99,10 +99,9 @@ static enum dtp_status check_rates(const struct dtp_measured *m, struct dtp_faul
     enum dtp_status status = DTP_OK;
     for (size_t i = 0; i < m->rows.count; i++) {
         const struct dtp_measured_row *row = &m->rows.row[i];
-        if (row->measurement != DTP_MEASUREMENT_MATMUL)
+        if (!dtp_measurement_is_matmul(row->measurement))
             continue;
-        const double *x = row->number;
-        double rate = 2 * x[DTP_MEASURED_m] * x[DTP_MEASURED_n] * x[DTP_MEASURED_k] / x[DTP_MEASURED_seconds];
+        double rate = dtp_measured_matmul_flops(row) / row->number[DTP_MEASURED_seconds];
         double peak = m->gpu.peak_flops_per_s[row->dtype];
         if (row->dtype == DTP_FP32) /* libraries may use the tensor cores */
             peak = fmax(peak, m->gpu.peak_flops_per_s[DTP_TF32]);
@@ -159,6 +158,7 @@ enum dtp_status dtp_measured_create(const char *name, struct dtp_measured_rows *
         sum_rows(m);
         const char *power = dtp_measured_about(m, "power");
         m->sustained = power && strcmp(power, DTP_MEASURED_SUSTAINED) == 0;
+        m->of_framework = dtp_measured_about(m, "kernels_of") != NULL;
         status = make_parts(m, faults);
     }
     if (status != DTP_OK) {
@@ -292,6 +292,11 @@ double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measu
 {
     struct dtp_measured_row row = dtp_measured_row_of_matmul(pass, dtype, m, n, k);
     return dtp_measured_s(measured, &row);
+}
+
+bool dtp_measured_of_framework(const struct dtp_measured *measured)
+{
+    return measured->of_framework;
 }
 
 bool dtp_measured_sustained(const struct dtp_measured *measured)

@@ -22,7 +22,7 @@ struct dtp_measured {
     /* Sums over rows, which the closed form asks for in every prediction. */
     double kernel_bytes[DTP_OP_KIND_COUNT], kernel_s[DTP_OP_KIND_COUNT];
     double pass_bytes[DTP_MEASURED_PASS_COUNT], pass_s[DTP_MEASURED_PASS_COUNT];
-    bool sustained;
+    bool sustained, of_framework;
     bool knows[DTP_DTYPE_COUNT][DTP_MEASURED_MATMUL_COUNT];
 };
 

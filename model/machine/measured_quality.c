@@ -41,12 +41,12 @@ static void name_part(const struct dtp_measured_row *row, struct dtp_measured_qu
 {
     const double *x = row->number;
     int at = snprintf(out->what, sizeof out->what, "%s%s%s", dtp_measurement_text(row->measurement),
-                      row->measurement == DTP_MEASUREMENT_MATMUL ? "" : " ",
-                      row->measurement == DTP_MEASUREMENT_MATMUL ? "" : row->what);
+                      dtp_measurement_is_matmul(row->measurement) ? "" : " ",
+                      dtp_measurement_is_matmul(row->measurement) ? "" : row->what);
     char *end = out->what + at;
     size_t room = sizeof out->what - (size_t)at;
     unsigned alignment = DTP_ALIGNED_BYTES;
-    if (row->measurement == DTP_MEASUREMENT_MATMUL)
+    if (dtp_measurement_is_matmul(row->measurement))
         alignment = dtp_measured_matmul_alignment(row);
     if (row->dtype != DTP_DTYPE_COUNT && alignment < DTP_ALIGNED_BYTES)
         snprintf(end, room, " %s, aligned to %u bytes", dtp_dtype_text(row->dtype), alignment);

@@ -99,7 +99,8 @@ static bool knows(enum dtp_measurement measurement, const char *what)
 {
     switch (measurement) {
     case DTP_MEASUREMENT_ABOUT: return AMONG(what, about_words);
-    case DTP_MEASUREMENT_MATMUL: return AMONG(what, matmul_words);
+    case DTP_MEASUREMENT_MATMUL:
+    case DTP_MEASUREMENT_GROUPED_MATMUL: return AMONG(what, matmul_words);
     case DTP_MEASUREMENT_ATTENTION: return AMONG(what, attention_words);
     case DTP_MEASUREMENT_KERNEL: return is_kernel(what);
     case DTP_MEASUREMENT_STEP: return AMONG(what, step_words);
@@ -134,6 +135,22 @@ struct dtp_measured_row dtp_measured_row_of_matmul(enum dtp_measured_matmul pass
     return row;
 }
 
+struct dtp_measured_row dtp_measured_row_of_grouped(enum dtp_measured_matmul pass, enum dtp_dtype dtype, double groups,
+                                                    double m, double n, double k)
+{
+    struct dtp_measured_row row = dtp_measured_row_of_matmul(pass, dtype, m, n, k);
+    row.measurement = DTP_MEASUREMENT_GROUPED_MATMUL;
+    row.number[DTP_MEASURED_groups] = groups;
+    return row;
+}
+
+double dtp_measured_matmul_flops(const struct dtp_measured_row *row)
+{
+    const double *x = row->number;
+    const double groups = row->measurement == DTP_MEASUREMENT_GROUPED_MATMUL ? x[DTP_MEASURED_groups] : 1;
+    return 2 * groups * x[DTP_MEASURED_m] * x[DTP_MEASURED_n] * x[DTP_MEASURED_k];
+}
+
 bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_measured_row *b)
 {
     bool same = a->measurement == b->measurement && a->dtype == b->dtype && strcmp(a->what, b->what) == 0;
@@ -150,7 +167,7 @@ bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_me
 
 static bool in_range(int column, double number)
 {
-    if (column >= DTP_MEASURED_ranks && column <= DTP_MEASURED_nodes)
+    if ((column >= DTP_MEASURED_ranks && column <= DTP_MEASURED_nodes) || column == DTP_MEASURED_groups)
         return number <= DTP_MEASURED_MOST_COUNT && number == floor(number);
     if (column < DTP_MEASURED_ranks || column == DTP_MEASURED_samples)
         return number <= MOST_SIZE;
@@ -159,7 +176,7 @@ static bool in_range(int column, double number)
 
 static bool is_typed(const struct dtp_measured_row *row)
 {
-    return row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
+    return dtp_measurement_is_matmul(row->measurement) || row->measurement == DTP_MEASUREMENT_ATTENTION;
 }
 
 /* What ranks of a host do beside each other on its cores. */

@@ -15,7 +15,9 @@
 #include <stdio.h>
 
 /* X(field, column): numbers. Those up to NODES are of the key.
- *   m, n, k        matmul: as in struct dtp_demand. m: sequences of an attention
+ *   m, n, k        matmul: as in struct dtp_demand; of a grouped one of each group, on average. m: sequences of an
+ *                  attention
+ *   groups         of a grouped matmul
  *   bytes          kernel, host_adam: demand.bytes; collective: SENT by a rank (ring accounting, demand.sent_bytes);
  *                  copy: bytes
  *   ranks, stride, nodes  collective, contention: of the group, and nodes that one of its instances spans; copy,
@@ -25,6 +27,7 @@
     X(m, "m")                                                                                                          \
     X(n, "n")                                                                                                          \
     X(k, "k")                                                                                                          \
+    X(groups, "groups")                                                                                                \
     X(sequence, "sequence")                                                                                            \
     X(heads, "heads")                                                                                                  \
     X(kv_heads, "kv_heads")                                                                                            \
@@ -54,6 +57,7 @@ enum dtp_measured_column {
 /* X(suffix, spelling, columns a row needs; a row fills no others but low_s, high_s and samples)
  *   about        what: a word of DTP_MEASURED_ABOUT_TABLE; its value is text
  *   matmul       one kernel inside a running step on one GPU
+ *   grouped_matmul  the same, of rows by experts: all groups in one kernel, as uneven as the router makes them
  *   attention, kernel  the same; what of a kernel: dtp_op_kind_text, or of a framework's a word of
  *                DTP_MEASURED_PASS_TABLE
  *   step         seconds a kernel of a step adds: gap_live and gap_graph between two on the device, launch on the host
@@ -68,6 +72,8 @@ enum dtp_measured_column {
 #define DTP_MEASUREMENT_TABLE(X)                                                                                       \
     X(ABOUT, "about", 0)                                                                                               \
     X(MATMUL, "matmul", DTP_NEEDS(m) | DTP_NEEDS(n) | DTP_NEEDS(k) | DTP_NEEDS(seconds))                               \
+    X(GROUPED_MATMUL, "grouped_matmul",                                                                                \
+      DTP_NEEDS(m) | DTP_NEEDS(n) | DTP_NEEDS(k) | DTP_NEEDS(groups) | DTP_NEEDS(seconds))                             \
     X(ATTENTION, "attention",                                                                                          \
       DTP_NEEDS(m) | DTP_NEEDS(sequence) | DTP_NEEDS(heads) | DTP_NEEDS(kv_heads) | DTP_NEEDS(head_dim) |              \
           DTP_NEEDS(seconds))                                                                                          \
@@ -119,7 +125,8 @@ bool dtp_measurement_parse(const char *text, enum dtp_measurement *out);
 #define DTP_MEASURED_SUSTAINED "sustained"
 /* Of a step: seconds of a fixed loop on a host's core at its best, by which steps of runs are compared (pace.h). */
 #define DTP_MEASURED_PACE "pace"
-/* Words of matmul: what its kernel computes. SUM adds to a gradient that stands there, GELU has it in the epilogue. */
+/* Words of matmul and grouped_matmul: what its kernel computes. SUM adds to a gradient that stands there, GELU has it
+ * in the epilogue. */
 #define DTP_MEASURED_MATMUL_TABLE(X)                                                                                   \
     X(FORWARD, "forward")                                                                                              \
     X(FORWARD_GELU, "forward_gelu")                                                                                    \
@@ -196,7 +203,7 @@ bool dtp_measured_collective_parse(const char *text, size_t length, enum dtp_col
 struct dtp_measured_row {
     enum dtp_measurement measurement;
     char what[DTP_MEASURED_WHAT_BYTES];
-    enum dtp_dtype dtype;                     /* DTP_DTYPE_COUNT: empty; matmul and attention have one */
+    enum dtp_dtype dtype;                     /* DTP_DTYPE_COUNT: empty; matmuls and attention have one */
     double number[DTP_MEASURED_COLUMN_COUNT]; /* NAN: empty */
     char text[DTP_MEASURED_TEXT_BYTES];       /* value of ABOUT; else "" */
 };
@@ -207,6 +214,14 @@ enum dtp_status dtp_measured_row_set_text(struct dtp_measured_row *row, const ch
                                           struct dtp_faults *faults);
 struct dtp_measured_row dtp_measured_row_of_matmul(enum dtp_measured_matmul pass, enum dtp_dtype dtype, double m,
                                                    double n, double k);
+struct dtp_measured_row dtp_measured_row_of_grouped(enum dtp_measured_matmul pass, enum dtp_dtype dtype, double groups,
+                                                    double m, double n, double k);
+/* Whether it is of products of matrices, grouped or not. And their FLOPs. */
+static inline bool dtp_measurement_is_matmul(enum dtp_measurement measurement)
+{
+    return measurement == DTP_MEASUREMENT_MATMUL || measurement == DTP_MEASUREMENT_GROUPED_MATMUL;
+}
+double dtp_measured_matmul_flops(const struct dtp_measured_row *row);
 /* Same measurement, what, dtype and shape. */
 bool dtp_measured_row_same(const struct dtp_measured_row *a, const struct dtp_measured_row *b);
 /* An unknown what, a needed cell empty, a number that is not finite or not above 0 (value: below 0) or nothing that a

@@ -18,12 +18,14 @@ struct dtp_measured_shape dtp_measured_shape_of(const struct dtp_measured_row *r
         shape.at[1] = log(x[DTP_MEASURED_sequence]);
         shape.at[2] = log(x[DTP_MEASURED_head_dim]);
         shape.at[3] = log(x[DTP_MEASURED_heads] / x[DTP_MEASURED_kv_heads]);
+        shape.at[4] = 0;
         return shape;
     }
     shape.at[0] = log(x[DTP_MEASURED_m]);
     shape.at[1] = log(x[DTP_MEASURED_n]);
     shape.at[2] = log(x[DTP_MEASURED_k]);
     shape.at[3] = dtp_measured_matmul_of(row->what);
+    shape.at[4] = row->measurement == DTP_MEASUREMENT_GROUPED_MATMUL ? log(x[DTP_MEASURED_groups]) : 0;
     return shape;
 }
 
@@ -64,7 +66,7 @@ static double log_fast_rate(const struct dtp_measured_shape_fit *f, double *scra
         const double *at = f->shape[i].at;
         double log_flops =
             f->attention ? M_LN2 + at[0] + 2 * at[1] + at[2] + (f->backward ? log(DTP_ATTENTION_BACKWARD_FLOPS) : 0)
-                         : M_LN2 + at[0] + at[1] + at[2];
+                         : M_LN2 + at[0] + at[1] + at[2] + at[4];
         scratch[i] = log_flops - f->log_s[i];
     }
     qsort(scratch, f->count, sizeof *scratch, by_value);
@@ -128,8 +130,9 @@ static double distance_squared(const struct dtp_measured_shape_fit *fit, const s
     double sum = 0;
     for (int i = 0; i < 3; i++)
         sum += (a->at[i] - b->at[i]) * (a->at[i] - b->at[i]);
+    const double groups = a->at[4] - b->at[4];
     double last = fit->attention ? a->at[3] - b->at[3] : a->at[3] == b->at[3] ? 0 : OTHER_PASS;
-    return sum + last * last;
+    return sum + groups * groups + last * last;
 }
 
 double dtp_measured_shape_fit_s(const struct dtp_measured_shape_fit *fit, const struct dtp_measured_shape *shape)

@@ -10,10 +10,10 @@
 #include "machine/machine.h"
 #include "machine/measured_row.h"
 
-#define DTP_MEASURED_DIMENSIONS 4
+#define DTP_MEASURED_DIMENSIONS 5
 
-/* A row of either, or a question: of a matmul log m, log n, log k and which pass; of attention log (sequences * heads),
- * log sequence, log head_dim, log of query heads per key head. */
+/* A row of either, or a question: of a matmul log m, log n, log k, which pass and log of groups; of attention
+ * log (sequences * heads), log sequence, log head_dim, log of query heads per key head, and 0. */
 struct dtp_measured_shape {
     double at[DTP_MEASURED_DIMENSIONS];
 };
@@ -36,8 +36,8 @@ struct dtp_measured_shape dtp_measured_shape_of(const struct dtp_measured_row *r
  * which say nothing of those. */
 unsigned dtp_measured_matmul_alignment(const struct dtp_measured_row *row);
 
-/* Fits rows of one dtype (and of attention, one direction; of matmuls, one alignment). Caller releases; releasable
- * after failure. */
+/* Fits rows of one dtype (and of attention, one direction; of matmuls, one alignment, grouped or not). Caller releases;
+ * releasable after failure. */
 enum dtp_status dtp_measured_shape_fit_make(const struct dtp_gpu *gpu, const struct dtp_measured_row *const *rows,
                                             size_t count, struct dtp_measured_shape_fit *out,
                                             struct dtp_faults *faults);

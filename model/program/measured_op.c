@@ -59,7 +59,9 @@ static void set_group(struct dtp_measured_row *row, const struct dtp_program_gro
 static struct dtp_measured_row matmul_row(const struct dtp_program *program, const struct dtp_op *op)
 {
     const struct dtp_demand *d = op->demand;
-    return dtp_measured_row_of_matmul(dtp_measured_matmul_of_op(program, op), d->dtype, d->m, d->n, d->k);
+    const enum dtp_measured_matmul pass = dtp_measured_matmul_of_op(program, op);
+    return op->kind == DTP_OP_GROUPED_MATMUL ? dtp_measured_row_of_grouped(pass, d->dtype, d->groups, d->m, d->n, d->k)
+                                             : dtp_measured_row_of_matmul(pass, d->dtype, d->m, d->n, d->k);
 }
 
 static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
@@ -70,7 +72,7 @@ static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL:
         *out = matmul_row(program, op); /* its rows tell of tiles (measured_matmul.c), which narrow ones do not fill */
-        return dtp_cluster_is_host(cluster) ||
+        return dtp_cluster_is_host(cluster) || op->kind == DTP_OP_GROUPED_MATMUL ||
                !dtp_matmul_is_narrow(op->demand->dtype, op->demand->m, op->demand->n, op->demand->k);
     case DTP_CLASS_ATTENTION:
         return dtp_attention_measured_row(cluster, &op->demand->attention, dtp_program_execution(program),

@@ -185,7 +185,7 @@ static double effect_on(const struct fit *fit, const struct dtp_measured_row *ro
 
 static bool has_shape(const struct dtp_measured_row *row)
 {
-    return row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
+    return dtp_measurement_is_matmul(row->measurement) || row->measurement == DTP_MEASUREMENT_ATTENTION;
 }
 
 static void put_row(struct dtp_measured_rows *out, const struct dtp_measured_row *row)

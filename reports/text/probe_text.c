@@ -32,7 +32,8 @@ static double attention_flops(const struct dtp_measured_row *row)
 static double amount(const struct dtp_measured_row *row)
 {
     switch (row->measurement) {
-    case DTP_MEASUREMENT_MATMUL: return 2 * at(row, DTP_MEASURED_m) * at(row, DTP_MEASURED_n) * at(row, DTP_MEASURED_k);
+    case DTP_MEASUREMENT_MATMUL:
+    case DTP_MEASUREMENT_GROUPED_MATMUL: return dtp_measured_matmul_flops(row);
     case DTP_MEASUREMENT_ATTENTION: return attention_flops(row);
     case DTP_MEASUREMENT_KERNEL:
     case DTP_MEASUREMENT_COLLECTIVE:
@@ -68,6 +69,18 @@ static double collective_seconds(const struct dtp_measured_row *row, const struc
     return dtp_collective_time(&cost, at(row, DTP_MEASURED_bytes));
 }
 
+static double grouped_seconds(const struct dtp_measured_row *row, const struct dtp_gpu *gpu)
+{
+    const enum dtp_measured_matmul pass = dtp_measured_matmul_of(row->what);
+    const enum dtp_product product = dtp_measured_matmul_of_weights(pass)         ? DTP_PRODUCT_WEIGHT_GRADIENT
+                                     : pass == DTP_MEASURED_MATMUL_INPUT_GRADIENT ? DTP_PRODUCT_INPUT_GRADIENT
+                                                                                  : DTP_PRODUCT_FORWARD;
+    if (!(gpu->peak_flops_per_s[row->dtype] > 0) || (row->dtype != DTP_BF16 && row->dtype != DTP_FP16))
+        return (double)NAN;
+    return dtp_native_grouped_matmul_s(gpu, row->dtype, product, at(row, DTP_MEASURED_groups), at(row, DTP_MEASURED_m),
+                                       at(row, DTP_MEASURED_n), at(row, DTP_MEASURED_k));
+}
+
 /* What the catalogue's row makes of the same; NAN where it says nothing. */
 static double catalogue_seconds(const struct dtp_measured_row *row, const struct dtp_cluster *cluster)
 {
@@ -79,6 +92,7 @@ static double catalogue_seconds(const struct dtp_measured_row *row, const struct
                    ? dtp_matmul_s(gpu, row->dtype, dtp_measured_matmul_of_weights(dtp_measured_matmul_of(row->what)),
                                   at(row, DTP_MEASURED_m), at(row, DTP_MEASURED_n), at(row, DTP_MEASURED_k))
                    : (double)NAN;
+    case DTP_MEASUREMENT_GROUPED_MATMUL: return grouped_seconds(row, gpu);
     case DTP_MEASUREMENT_ATTENTION: return attention_seconds(row, cluster);
     case DTP_MEASUREMENT_KERNEL: return amount(row) / dtp_memory_kernel_bytes_per_s(gpu, &own, DTP_KERNEL_FUSED);
     case DTP_MEASUREMENT_COLLECTIVE: return collective_seconds(row, cluster);
@@ -122,6 +136,11 @@ static void name_row(const struct dtp_measured_row *row, char *out, size_t bytes
         snprintf(out, bytes, "%s %s, %.0f x %.0f x %.0f", dtp_dtype_text(row->dtype), row->what,
                  at(row, DTP_MEASURED_m), at(row, DTP_MEASURED_n), at(row, DTP_MEASURED_k));
         return;
+    case DTP_MEASUREMENT_GROUPED_MATMUL:
+        snprintf(out, bytes, "%s %s, %.0f of %.0f x %.0f x %.0f", dtp_dtype_text(row->dtype), row->what,
+                 at(row, DTP_MEASURED_groups), at(row, DTP_MEASURED_m), at(row, DTP_MEASURED_n),
+                 at(row, DTP_MEASURED_k));
+        return;
     case DTP_MEASUREMENT_ATTENTION:
         snprintf(out, bytes, "%s %s, %.0f x %.0f, %.0f heads of %.0f", dtp_dtype_text(row->dtype), row->what,
                  at(row, DTP_MEASURED_m), at(row, DTP_MEASURED_sequence), at(row, DTP_MEASURED_heads),
@@ -142,7 +161,7 @@ static void name_row(const struct dtp_measured_row *row, char *out, size_t bytes
 
 static void put_row(struct dtp_grid *grid, const struct dtp_probe_report *r, const struct dtp_measured_row *row)
 {
-    bool flops = row->measurement == DTP_MEASUREMENT_MATMUL || row->measurement == DTP_MEASUREMENT_ATTENTION;
+    bool flops = dtp_measurement_is_matmul(row->measurement) || row->measurement == DTP_MEASUREMENT_ATTENTION;
     double divisor = flops ? 1e12 : 1e9, rate = amount(row) / at(row, DTP_MEASURED_seconds) / divisor;
     double catalogue = r->gpu ? amount(row) / catalogue_seconds(row, r->cluster) / divisor : (double)NAN;
     char words[96], figure[32];
@@ -256,6 +275,7 @@ void dtp_probe_text(const struct dtp_probe_report *r, const struct dtp_page *pag
 {
     char duration[DTP_NUMBER_TEXT_BYTES];
     print_rates(r, page, DTP_MEASUREMENT_MATMUL, "MATMUL", "TFLOP/s of the largest of each kind");
+    print_rates(r, page, DTP_MEASUREMENT_GROUPED_MATMUL, "MATMULS OF EXPERTS", "TFLOP/s of the largest of each kind");
     print_rates(r, page, DTP_MEASUREMENT_ATTENTION, "ATTENTION", "TFLOP/s, the causal half");
     print_rates(r, page, DTP_MEASUREMENT_KERNEL, "MEMORY", "GB/s read and written");
     print_rates(r, page, DTP_MEASUREMENT_COLLECTIVE, "COLLECTIVES", "GB/s sent by each GPU");

@@ -29,11 +29,11 @@ for what in forward input_gradient weight_gradient weight_gradient_sum; do
     [[ $(rows machine.csv matmul "$what") -gt 0 ]] || failed "no matmul row of $what"
 done
 [[ $(rows machine.csv about gpu_key) == 1 ]] || failed "not one gpu_key"
-says 'about,gpu_key,,,,,,,,,,,,,,,,,host' machine.csv
+says 'about,gpu_key,,,,,,,,,,,,,,,,,,host' machine.csv
 says 'Use it: dtplan --machine machine.csv' out
 
 head -n -1 machine.csv >cut.csv
-[[ $(sed -n 2p machine.csv) == "about,rows,,,,,,,,,,,,,,,,,$(($(wc -l <machine.csv) - 1))" ]] || failed "it does not say its rows: $(sed -n 2p machine.csv)"
+[[ $(sed -n 2p machine.csv) == "about,rows,,,,,,,,,,,,,,,,,,$(($(wc -l <machine.csv) - 1))" ]] || failed "it does not say its rows: $(sed -n 2p machine.csv)"
 "$program" catalog measured machine.csv >out 2>err || failed "it does not read what it wrote: $(cat err)"
 "$program" --params 1e9 --gpus 1 --machine cut.csv >out 2>err
 status=$?
@@ -41,9 +41,9 @@ status=$?
 says 'cut.csv: holds '
 
 # What a row is of, twice: each is one row, with as many samples.
-cut -d, -f1-14 machine.csv | sort | uniq -d >twice
+cut -d, -f1-15 machine.csv | sort | uniq -d >twice
 [[ ! -s twice ]] || failed "rows that occur twice: $(head -n 3 twice)"
-awk -F, 'NR > 1 && $1 != "about" && !($15 > 0 && $16 <= $15 && $15 <= $17 && $18 >= 1)' machine.csv >odd
+awk -F, 'NR > 1 && $1 != "about" && !($16 > 0 && $17 <= $16 && $16 <= $18 && $19 >= 1)' machine.csv >odd
 [[ ! -s odd ]] || failed "a median outside its quartiles: $(head -n 3 odd)"
 
 # ---- two ranks and the shapes of a job ------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ says 'matmul,forward,fp32,48,320,96,' two.csv # gate and up: 3 x 16 tokens, two 
 for ranks in 1 2; do
     grep -q "^copy,upload,.*,$ranks,,,[0-9]" two.csv || failed "no upload of $ranks at once"
 done
-says 'about,gpus,,,,,,,,,,,,,,,,,2' two.csv
+says 'about,gpus,,,,,,,,,,,,,,,,,,2' two.csv
 says 'COLLECTIVES' out
 for measurement in matmul attention kernel; do # ranks share the cores, so each row says how many did
     for ranks in 1 2; do

@@ -100,8 +100,8 @@ DTPLAN_PYTHON=$prober expect 0 probe --runtime torch -o m.csv
 net=layers=24,hidden=256,heads=4,kv_heads=4
 [[ $(cat line) == "$source/scenarios/probe_torch.py --power-headroom 0.27 --attention-power 0.47 --host-net gated=1,$net,ffn=704,"*,kernels=*" --host-net gated=0,$net,ffn=1024,"*,kernels=* ]] ||
     failed "the line: $(cat line)"
-for row in about,gpu_key,,,,,,,,,,,,,,,,,h200-sxm about,machine_key,,,,,,,,,,,,,,,,,dgx-h200 about,runtime,,,,,,,,,,,,,,,,,torch \
-    about,gpus,,,,,,,,,,,,,,,,,1 'kernel,streaming,,,,,,,,,400000000,,,,0.0002,0.0002,0.0002,1,'; do
+for row in about,gpu_key,,,,,,,,,,,,,,,,,,h200-sxm about,machine_key,,,,,,,,,,,,,,,,,,dgx-h200 about,runtime,,,,,,,,,,,,,,,,,,torch \
+    about,gpus,,,,,,,,,,,,,,,,,,1 'kernel,streaming,,,,,,,,,,400000000,,,,0.0002,0.0002,0.0002,1,'; do
     says "$row" m.csv
 done
 # Matmuls of the sustained rate run faster in a step of other kernels; those measured in a step are taken as they are.
@@ -110,7 +110,7 @@ predicted_s() {
         python3 -c 'import json, sys; print(json.load(sys.stdin)["time"]["step_s"])'
 }
 # A host that needs a tenth of a millisecond for each launch is what the step waits for; runtimes of their own have their own.
-sed '/^about,rows/d; s/^step,launch_pytorch,.*/step,launch_pytorch,,,,,,,,,,,,,1e-4,1e-4,1e-4,9,/' m.csv >slow_host.csv
+sed '/^about,rows/d; s/^step,launch_pytorch,.*/step,launch_pytorch,,,,,,,,,,,,,,1e-4,1e-4,1e-4,9,/' m.csv >slow_host.csv
 python3 -c "import sys; sys.exit(not $(predicted_s slow_host.csv) > 1.5 * $(predicted_s m.csv))" || failed 'a slow host is not waited for'
 sed '/^about,power/d; /^about,rows/d' m.csv >in_steps.csv
 python3 -c "import sys; sys.exit(not 0.9 < $(predicted_s m.csv) / $(predicted_s in_steps.csv) < 0.99)" ||
@@ -119,7 +119,7 @@ rm m.csv
 NAME='A GPU' DTPLAN_PYTHON=$prober expect 2 probe --runtime torch -o m.csv
 says 'A GPU is no GPU that the catalogue has a row of'
 NAME='A GPU' DTPLAN_PYTHON=$prober expect 0 probe --runtime torch --gpu h100 -o m.csv --force
-says 'about,gpu_key,,,,,,,,,,,,,,,,,h100-sxm' m.csv
+says 'about,gpu_key,,,,,,,,,,,,,,,,,,h100-sxm' m.csv
 GPU=false DTPLAN_PYTHON=$prober expect 2 probe --runtime torch --device host -o m2.csv
 says '--device host: probe_torch.py only shows on cores'
 WORD=nothing DTPLAN_PYTHON=$prober expect 3 probe --runtime torch -o m2.csv

@@ -209,7 +209,7 @@ awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "undisturbed_step_s") c =
 expect 0 "${fast[@]}" --machine host.csv --resume --tolerance 10000%
 expect 1 "${fast[@]}" --refit host.csv --resume --json
 ! grep -q '^run ' err || failed "--refit ran again what was run"
-[[ $(sed -n 3p host-refit.csv) == "about,rows,,,,,,,,,,,,,,,,,$(($(wc -l <host-refit.csv) - 2))" ]] ||
+[[ $(sed -n 3p host-refit.csv) == "about,rows,,,,,,,,,,,,,,,,,,$(($(wc -l <host-refit.csv) - 2))" ]] ||
     failed "--refit does not say its rows: $(head -n 3 host-refit.csv)"
 [[ -s host-refit.csv ]] || failed "--refit wrote no machine file"
 for side in before left_out fitted_to_all; do # how much it helps is test_refit's: times here are of a busy machine

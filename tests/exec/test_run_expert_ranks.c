@@ -110,6 +110,8 @@ static void test_refusals(void **state)
         {"gpus=2 ep=2 strategy=ddp expert_room=3", "expert_room", "where one rank receives all tokens"},
         {"gpus=4 tp=2 strategy=ddp", "tp", "where ranks divide these (ep above 1"},
         {"gpus=8 ep=8 tp=2 strategy=hybrid_shard shard_group=2", "ep", "use full_shard or ddp"},
+        {"gpus=2 ep=4 tp=2 strategy=ddp", "ep", "does not divide the 2 GPUs of a stage"},
+        {"gpus=1 ep=4 tp=2 cp=2 strategy=full_shard", "tp", ""},
         {"gpus=2 ep=2 tp=2 strategy=ddp sequence_parallel=false", "sequence_parallel", "leave it"},
         {"gpus=2 ep=2 tp=2 strategy=ddp shared_expert_ffn=24", "tp", "to a multiple of 16"},
         {"gpus=8 ep=4 tp=2 strategy=hybrid_shard shard_group=2 layout_order=dp-tp", "layout_order", "begins with tp"},

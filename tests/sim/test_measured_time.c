@@ -242,6 +242,71 @@ static void test_more_gpus_than_were_measured(void **state)
     dtp_simulated_release(&b);
 }
 
+static struct dtp_measured *with_grouped_rows(const struct dtp_gpu *gpu)
+{
+    static const char text[] = "measurement,what,dtype,m,n,k,groups,seconds,value\n"
+                               "about,gpu_key,,,,,,,h200-sxm\n"
+                               "matmul,forward,bf16,2048,2048,2048,,0.00004,\n"
+                               "grouped_matmul,forward,bf16,256,2048,2048,64,0.0005,\n"
+                               "grouped_matmul,forward,bf16,512,2048,2048,64,0.0009,\n"
+                               "grouped_matmul,weight_gradient,bf16,2048,2048,256,64,0.0006,\n";
+    struct dtp_faults faults = {.count = 0};
+    struct dtp_table *table = NULL;
+    struct dtp_measured_rows rows;
+    struct dtp_measured *measured = NULL;
+    if (dtp_table_parse("m.csv", text, strlen(text), &table, &faults) != DTP_OK ||
+        dtp_measured_rows_of(table, &rows, &faults) != DTP_OK ||
+        dtp_measured_create("m.csv", &rows, gpu, &measured, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    dtp_table_destroy(table);
+    return measured;
+}
+
+/* Rows of experts take what grouped matmuls of their shape took, forward, backward and by formulas, where the kernels
+ * are those that were measured: 2 x 1024 tokens of 8 of 64 experts each are 256 rows an expert. */
+static void test_grouped_matmuls(void **state)
+{
+    const char *const settings[][2] = {
+        {"layers", "2"},   {"hidden", "2048"},         {"heads", "16"},        {"ffn", "1024"},    {"vocab", "32000"},
+        {"experts", "64"}, {"experts_per_token", "8"}, {"expert_ffn", "1024"}, {"gpu", "h200"},    {"gpus", "1"},
+        {"seq", "1024"},   {"micro_batch", "2"},       {"runtime", "dtplan"},  {"strategy", "ddp"}};
+    struct dtp_faults faults = {.count = 0};
+    struct dtp_simulated simulated;
+    struct dtp_job job;
+    size_t forward = 0, grouped = 0;
+    (void)state;
+    if (resolve(settings, sizeof settings / sizeof settings[0], &job, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    struct dtp_measured *measured = with_grouped_rows(&job.cluster.gpu);
+    job.cluster.measured = measured;
+    simulate(&job, &simulated);
+    const struct dtp_op *ops = dtp_program_ops(simulated.program);
+    const struct dtp_execution *execution = dtp_program_execution(simulated.program);
+    for (size_t i = 0; i < simulated.timeline.op_count; i++) {
+        struct dtp_measured_row row;
+        if (ops[i].kind != DTP_OP_GROUPED_MATMUL)
+            continue;
+        assert_true(dtp_measured_row_of_op(simulated.program, &ops[i], &job.cluster, &row));
+        assert_int_equal(row.measurement, DTP_MEASUREMENT_GROUPED_MATMUL);
+        const double asked = dtp_measured_s(measured, &row), *x = row.number;
+        assert_true(isfinite(asked));
+        forward += asked == 0.0005;
+        grouped++;
+        assert_true(dtp_cluster_grouped_matmul_s(&job.cluster, execution, dtp_measured_matmul_of(row.what), row.dtype,
+                                                 x[DTP_MEASURED_groups], x[DTP_MEASURED_m], x[DTP_MEASURED_n],
+                                                 x[DTP_MEASURED_k]) == asked);
+        assert_true(simulated.alone_s[i] >= asked && simulated.alone_s[i] < asked + 1e-5);
+    }
+    assert_int_equal(forward, 2); /* gate and up of each layer, one matrix */
+    assert_int_equal(grouped, 12);
+    struct dtp_execution framework = *execution;
+    framework.own_kernels = false;
+    assert_true(dtp_cluster_grouped_matmul_s(&job.cluster, &framework, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 64, 256,
+                                             2048, 2048) < 0.0004); /* a library's, by the catalogue */
+    dtp_simulated_release(&simulated);
+    dtp_measured_destroy(measured);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_file_names_gpu_and_gpus),
@@ -250,6 +315,7 @@ int main(void)
                                        cmocka_unit_test(test_attention_is_measured_layer_by_layer),
                                        cmocka_unit_test(test_both_models_agree),
                                        cmocka_unit_test(test_contention_is_what_was_measured),
+                                       cmocka_unit_test(test_grouped_matmuls),
                                        cmocka_unit_test(test_more_gpus_than_were_measured)};
     return cmocka_run_group_tests(tests, load, unload);
 }

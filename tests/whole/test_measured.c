@@ -16,6 +16,12 @@
 #define GPU_KEY "about,gpu_key,,,,,,,,,,,,,,,,,h200-sxm\n"
 #define MATMUL(m, n, k, seconds) "matmul,forward,bf16," #m "," #n "," #k ",,,,,,,,," #seconds ",,,,\n"
 
+/* Of groups too, where the last columns of others are left out. */
+#define GROUPED_HEADER "measurement,what,dtype,m,n,k,groups,seconds,value\n"
+#define GROUPED_KEY "about,gpu_key,,,,,,,h200-sxm\n"
+#define GROUPED(what, groups, m, n, k, seconds)                                                                        \
+    "grouped_matmul," #what ",bf16," #m "," #n "," #k "," #groups "," #seconds ",\n"
+
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static enum dtp_status parse(const char *text, struct dtp_measured **out, struct dtp_faults *faults)
@@ -64,6 +70,11 @@ static void test_refusals_name_line_and_reason(void **state)
         {HEADER GPU_KEY MATMUL(4096, 4096, 4096, 1e-6), "m.csv:3: 1.374e+17 FLOP/s in bf16, where the peak of H200"},
         {HEADER GPU_KEY MATMUL(1024, 1024, 1024, 1e-4) MATMUL(64, 64, 64, 1e-4) MATMUL(1024, 1024, 1024, 2e-4),
          "m.csv:5: matmul forward of the same shape stands on line 3 as well"},
+        {HEADER GPU_KEY "grouped_matmul,forward,bf16,64,64,64,,,,,,,,,1e-4,,,,\n",
+         "m.csv:3: groups: is missing in a row of grouped_matmul"},
+        {GROUPED_HEADER GROUPED_KEY GROUPED(forward, 2.5, 64, 64, 64, 1e-4), "m.csv:3: groups: 2.5 is nothing"},
+        {GROUPED_HEADER GROUPED_KEY GROUPED(forward, 64, 4096, 4096, 4096, 1e-3),
+         "FLOP/s in bf16, where the peak of H200"},
         {HEADER GPU_KEY "collective,all_gather,,,,,,,,,1024,2.5,1,1,1,,,,\n", "m.csv:3: ranks: 2.5 is nothing"},
         {HEADER GPU_KEY "collective,shift_slowdown,,,,,,,,,1024,2,1,1,1,,,,\n", "m.csv:3: what: 'shift_slowdown'"},
         {HEADER GPU_KEY "about,rows,,,,,,,,,,,,,,,,,4\n" MATMUL(1024, 1024, 1024, 1e-4),
@@ -120,7 +131,7 @@ static void test_what_is_cut_is_refused(void **state)
     assert_non_null(file);
     dtp_measured_write(file, rows, 4);
     assert_int_equal(fclose(file), 0);
-    assert_non_null(strstr(text, "value\nabout,rows,,,,,,,,,,,,,,,,,4\nabout,gpu_key,"));
+    assert_non_null(strstr(text, "value\nabout,rows,,,,,,,,,,,,,,,,,,4\nabout,gpu_key,"));
     dtp_measured_destroy(measured_of(text));
     *strrchr(text, 'k') = '\0'; /* "kernel" of the last row: a line's end */
     struct dtp_measured *measured;
@@ -475,6 +486,30 @@ static void test_contention_of_the_nearest_group(void **state)
     assert_true(isnan(c.kernels) && c.collective == 1);
 }
 
+/* What was measured comes back, what lies between follows; of rows without groups no grouped product is told, nor the
+ * other way round. 2 x 8 x 4096 x 1024 x 2048 FLOPs at 500 TFLOP/s are 0.275 ms. */
+static void test_grouped_matmuls(void **state)
+{
+    (void)state;
+    struct dtp_measured *measured = measured_of(
+        GROUPED_HEADER GROUPED_KEY GROUPED(forward, 8, 4096, 1024, 2048, 0.000275)
+            GROUPED(forward, 8, 1024, 1024, 2048, 0.00007) GROUPED(weight_gradient, 8, 1024, 2048, 4096, 0.00029));
+    const struct dtp_measured_row known =
+        dtp_measured_row_of_grouped(DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 8, 4096, 1024, 2048);
+    const struct dtp_measured_row between =
+        dtp_measured_row_of_grouped(DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 8, 2048, 1024, 2048);
+    const struct dtp_measured_row more =
+        dtp_measured_row_of_grouped(DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 16, 4096, 1024, 2048);
+    assert_true(dtp_measured_s(measured, &known) == 0.000275);
+    assert_true(dtp_measured_s(measured, &between) > 0.00008 && dtp_measured_s(measured, &between) < 0.00025);
+    assert_true(dtp_measured_s(measured, &more) > 1.8 * 0.000275 && dtp_measured_s(measured, &more) < 2.2 * 0.000275);
+    assert_true(isnan(dtp_measured_matmul_s(measured, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 4096, 1024, 2048)));
+    dtp_measured_destroy(measured);
+    measured = measured_of(HEADER GPU_KEY MATMUL(1024, 1024, 1024, 1e-5));
+    assert_true(isnan(dtp_measured_s(measured, &known)));
+    dtp_measured_destroy(measured);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals_name_line_and_reason),
@@ -482,6 +517,7 @@ int main(void)
                                        cmocka_unit_test(test_rows_are_counted),
                                        cmocka_unit_test(test_what_is_cut_is_refused),
                                        cmocka_unit_test(test_what_was_measured_comes_back),
+                                       cmocka_unit_test(test_grouped_matmuls),
                                        cmocka_unit_test(test_shapes_between_those_measured),
                                        cmocka_unit_test(test_sizes_between_and_beyond),
                                        cmocka_unit_test(test_curves_are_monotone_and_whole),

@@ -277,7 +277,9 @@ static void check_folded_experts(struct dtp_resolver *r, const struct dtp_execut
 {
     const struct dtp_transformer *t = r->transformer;
     const struct dtp_plan *p = r->plan;
-    if (p->tp < 2)
+    const bool divide = dtp_plan_degrees_divide(p, r->cluster->gpus) &&
+                        (uint64_t)dtp_plan_gradient_ranks(p, r->cluster) * p->tp % p->ep == 0;
+    if (p->tp < 2 || !divide) /* what does not is refused already */
         return;
     if (t->shared_expert_ffn % ((uint64_t)p->tp * DTP_PARAMETER_ALIGNMENT))
         dtp_plan_refuse(r, "tp",
