@@ -88,14 +88,6 @@ static const char *const host_net_keys[][2] = {
     {"strategy", "ddp"}, {"gpus", "1"},     {"precision", "bf16-mixed"}, {"layers", "24"}, {"hidden", "256"},
     {"heads", "4"},      {"kv_heads", "4"}, {"vocab", "1024"},           {"seq", "64"},    {"micro_batch", "1"}};
 
-static uint64_t kernels_of(const struct dtp_program *program)
-{
-    uint64_t kernels = 0;
-    for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        kernels += dtp_program_ops(program)[i].demand->kernels;
-    return kernels;
-}
-
 /* The net in the words of the program that trains it, as probe_torch.py's --host-net takes them. */
 static enum dtp_status say_host_net(const struct dtp_catalog *catalog, const struct dtp_runtime *framework,
                                     const struct host_net *net, char *out, size_t bytes, struct dtp_faults *faults)
@@ -118,11 +110,13 @@ static enum dtp_status say_host_net(const struct dtp_catalog *catalog, const str
         status = dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, faults);
     if (status == DTP_OK) {
         const struct dtp_transformer *t = &job.transformer;
+        struct dtp_program_totals totals;
+        dtp_program_sum(program, &totals);
         snprintf(out, bytes,
                  "gated=%d,layers=%" PRIu64 ",hidden=%" PRIu64 ",heads=%" PRIu64 ",kv_heads=%" PRIu64 ",ffn=%" PRIu64
                  ",vocab=%" PRIu64 ",sequence=%" PRIu64 ",micro_batch=%" PRIu32 ",kernels=%" PRIu64,
                  dtp_activation_is_gated(t->activation), t->layers, t->hidden, t->heads, t->kv_heads, t->ffn, t->vocab,
-                 job.plan.sequence, job.plan.micro_batch, kernels_of(program));
+                 job.plan.sequence, job.plan.micro_batch, totals.kernels);
     }
     dtp_program_destroy(program);
     dtp_scenario_destroy(scenario);

@@ -19,8 +19,8 @@ struct dtp_run_process {
     bool alone;            /* the program is a set that stands alone: of the keys the cluster's count */
     const char *reference; /* script of the data directory that is started in place of it, NULL: none; with */
     const char *plan;      /* the file of its plan, JSON (NULL: it measures the machine), and */
-    uint32_t ranks;        /* so many processes, torchrun's where there are several; or */
-    const char *const *reference_words; /* what more its line says, NULL at the end; NULL: nothing */
+    uint32_t ranks;        /* so many processes, torchrun's where there are several */
+    const char *const *reference_words; /* more of its line, NULL behind the last; NULL: none */
     void (*hear)(void *listener, const char *line);
     void *listener;
 };

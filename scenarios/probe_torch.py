@@ -52,6 +52,7 @@ PERIOD_S = 1.0  # of a GPU's power at its limit, as steps show it
 WARM_UP = 3  # steps of a profiler, and of what is timed without one
 STEPS = 2  # profiled
 HOST_MOMENTS = 4  # spread over the probe, at which launches are timed
+UNDISTURBED = ("launch_pytorch",)  # rows whose quartile is meant, not their median: others only slow a host down
 
 
 def shape_of(widths, layers=LAYERS):
@@ -91,8 +92,8 @@ class Rows:
             samples.sort()
             count = len(samples)
             events.say("row", measurement=measurement, what=what, dtype=dtype, text="", **dict(shape),
-                       seconds=samples[count // 4 if what == "launch_pytorch" else count // 2], low_s=samples[count // 4], high_s=samples[(3 * count) // 4],
-                       samples=count)
+                       seconds=samples[count // (4 if what in UNDISTURBED else 2)], low_s=samples[count // 4],
+                       high_s=samples[(3 * count) // 4], samples=count)
 
 
 def device_us(event):
@@ -204,8 +205,8 @@ def beneath(run, least_s):
     return took_s / count, kernels_us(profiler.events()) / 1e6 / count
 
 
-def profiled(run, load_s, steps):
-    """The operators of `steps` steps; seconds of one, undisturbed; and how much longer its kernels take on average than in
+def profiled(run, load_s):
+    """The operators of STEPS steps; seconds of one, undisturbed; and how much longer its kernels take on average than in
     these. A GPU at its power limit slows down in the first second and then once a second or so for a fifth of it
     (reports/h200/single_gpu_steps.csv), which two steps see or not: so the mean is one of a whole period, behind load_s
     seconds of load."""
@@ -217,11 +218,11 @@ def profiled(run, load_s, steps):
         step_s, busy_s = beneath(run, PERIOD_S)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if run.cuda else [])
     with profile(activities=activities, record_shapes=True, on_trace_ready=lambda p: found.extend(p.events()),
-                 schedule=schedule(wait=0, warmup=WARM_UP, active=steps, repeat=1)) as profiler:
-        for _ in range(WARM_UP + steps):
+                 schedule=schedule(wait=0, warmup=WARM_UP, active=STEPS, repeat=1)) as profiler:
+        for _ in range(WARM_UP + STEPS):
             run.step(False)
             profiler.step()
-    return found, step_s, busy_s * steps / (kernels_us(found) / 1e6) if run.cuda else 1
+    return found, step_s, busy_s * STEPS / (kernels_us(found) / 1e6) if run.cuda else 1
 
 
 def at_power_limit(device):
@@ -234,7 +235,7 @@ def measure_steps(arguments, rows, device, widths, line, packed):
     shape, choices = shape_of(widths), choices_of(sequence, micro_batch, precision, packed, arguments.attention)
     run = ProbeRun(types.SimpleNamespace(seed=1, lr=1e-4), shape, choices, 1, 0, device)
     headroom = arguments.power_headroom if at_power_limit(device) else 0
-    Harvest(rows, run, shape, headroom, arguments.attention_power).take(*profiled(run, arguments.seconds_each, STEPS))
+    Harvest(rows, run, shape, headroom, arguments.attention_power).take(*profiled(run, arguments.seconds_each))
     del run
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -158,7 +158,8 @@ enum dtp_status dtp_measured_create(const char *name, struct dtp_measured_rows *
         sum_rows(m);
         const char *power = dtp_measured_about(m, "power");
         m->sustained = power && strcmp(power, DTP_MEASURED_SUSTAINED) == 0;
-        m->of_framework = dtp_measured_about(m, "kernels_of") != NULL;
+        const char *runtime = dtp_measured_about(m, "runtime");
+        m->of_framework = runtime && strcmp(runtime, DTP_MEASURED_OWN_RUNTIME) != 0;
         status = make_parts(m, faults);
     }
     if (status != DTP_OK) {

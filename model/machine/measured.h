@@ -59,7 +59,7 @@ double dtp_measured_s(const struct dtp_measured *measured, const struct dtp_meas
 bool dtp_measured_knows_pass(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype);
 /* Whether its matmuls are of the sustained rate (DTP_MEASURED_SUSTAINED). */
 bool dtp_measured_sustained(const struct dtp_measured *measured);
-/* Whether its kernels are a framework's (about, kernels_of), not ours. */
+/* Whether its kernels are a framework's (about, runtime), not ours. */
 bool dtp_measured_of_framework(const struct dtp_measured *measured);
 /* Seconds of a matmul of a GPU; NAN as above. */
 double dtp_measured_matmul_s(const struct dtp_measured *measured, enum dtp_measured_matmul pass, enum dtp_dtype dtype,

@@ -119,6 +119,9 @@ bool dtp_measurement_parse(const char *text, enum dtp_measurement *out);
     X(RUNTIME, "runtime")                                                                                              \
     X(POWER, "power")
 #define DTP_MEASURED_ROWS "rows"
+/* `runtime`: whose kernels they are where a framework's program or a trace told of them; absent in the executor's own
+ * probes. `kernels_of`: the file or trace that rows of kernels were taken over from, whoever's they are. */
+#define DTP_MEASURED_OWN_RUNTIME "dtplan"
 /* `power`: the one word that it has. Matmul rows are then of the rate at which the GPU multiplies with nothing beside
  * it, and a step whose other kernels draw less power has them faster (dtp_matmul_speedup); without it they are as in a
  * step. */

@@ -257,11 +257,12 @@ expect 1 "$reports/torch.scenarios" --runtime torch --gpus 1 --strategy ddp --st
     --machine "$reports/machine_torch_sustained.csv" --tolerance 5% -o torch_sustained.csv
 says '10 of 13 within all bounds' out
 says 'at most tensors 0.03 %' out
-# By rows that are means of a period of the GPU's power the steps of all thirteen are; one's memory is not, a segment.
+# By rows that are means of a period of the GPU's power twelve steps are; the other waits for launches, whose row was the
+# median of a second in which the host was slow. One's memory is not, a segment.
 expect 1 "$reports/torch.scenarios" --runtime torch --gpus 1 --strategy ddp --steps 7 --resume \
     --machine "$reports/machine_torch_period.csv" --tolerance 5% -o torch_period.csv
-says '12 of 13 within all bounds' out
-says 'step time of 13: |error| median 0.7 %, largest 4.2 %' out
+says '11 of 13 within all bounds' out
+says 'step time of 13: |error| median 0.7 %, largest 8.9 %' out
 
 # Every job of the shipped lists is one that runs and fits.
 for list in "$reports"/*.scenarios; do

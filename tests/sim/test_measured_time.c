@@ -242,14 +242,17 @@ static void test_more_gpus_than_were_measured(void **state)
     dtp_simulated_release(&b);
 }
 
-static struct dtp_measured *with_grouped_rows(const struct dtp_gpu *gpu)
+static struct dtp_measured *with_grouped_rows(const struct dtp_gpu *gpu, const char *about)
 {
-    static const char text[] = "measurement,what,dtype,m,n,k,groups,seconds,value\n"
-                               "about,gpu_key,,,,,,,h200-sxm\n"
-                               "matmul,forward,bf16,2048,2048,2048,,0.00004,\n"
-                               "grouped_matmul,forward,bf16,256,2048,2048,64,0.0005,\n"
-                               "grouped_matmul,forward,bf16,512,2048,2048,64,0.0009,\n"
-                               "grouped_matmul,weight_gradient,bf16,2048,2048,256,64,0.0006,\n";
+    char text[1024];
+    snprintf(text, sizeof text, "%s%s%s",
+             "measurement,what,dtype,m,n,k,groups,seconds,value\n"
+             "about,gpu_key,,,,,,,h200-sxm\n",
+             about,
+             "matmul,forward,bf16,2048,2048,2048,,0.00004,\n"
+             "grouped_matmul,forward,bf16,256,2048,2048,64,0.0005,\n"
+             "grouped_matmul,forward,bf16,512,2048,2048,64,0.0009,\n"
+             "grouped_matmul,weight_gradient,bf16,2048,2048,256,64,0.0006,\n");
     struct dtp_faults faults = {.count = 0};
     struct dtp_table *table = NULL;
     struct dtp_measured_rows rows;
@@ -277,7 +280,8 @@ static void test_grouped_matmuls(void **state)
     (void)state;
     if (resolve(settings, sizeof settings / sizeof settings[0], &job, &faults) != DTP_OK)
         fail_msg("%s", faults.text[0]);
-    struct dtp_measured *measured = with_grouped_rows(&job.cluster.gpu);
+    struct dtp_measured *measured =
+        with_grouped_rows(&job.cluster.gpu, "about,kernels_of,,,,,,,m.csv\n"); /* another probe's */
     job.cluster.measured = measured;
     simulate(&job, &simulated);
     const struct dtp_op *ops = dtp_program_ops(simulated.program);
@@ -304,6 +308,13 @@ static void test_grouped_matmuls(void **state)
     assert_true(dtp_cluster_grouped_matmul_s(&job.cluster, &framework, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 64, 256,
                                              2048, 2048) < 0.0004); /* a library's, by the catalogue */
     dtp_simulated_release(&simulated);
+    dtp_measured_destroy(measured);
+    job.cluster.measured = measured = with_grouped_rows(&job.cluster.gpu, "about,runtime,,,,,,,torch\n");
+    assert_true(dtp_cluster_grouped_matmul_s(&job.cluster, &framework, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 64, 256,
+                                             2048, 2048) == 0.0005);
+    framework.own_kernels = true;
+    assert_true(dtp_cluster_grouped_matmul_s(&job.cluster, &framework, DTP_MEASURED_MATMUL_FORWARD, DTP_BF16, 64, 256,
+                                             2048, 2048) != 0.0005);
     dtp_measured_destroy(measured);
 }
 
