@@ -114,6 +114,12 @@ static double waited_for_s(const struct dtp_timing *c, double exchanged_s)
     return fmax(0, half_s - beside_s(c, DTP_EXCHANGE_DISPATCH)) + fmax(0, half_s - beside_s(c, DTP_EXCHANGE_COMBINE));
 }
 
+/* DeepSpeed's engine gathers updated weights behind the step, and without overlap_comm reduces on compute's stream. */
+static bool blocks(const struct dtp_plan *plan, enum dtp_collective collective)
+{
+    return plan->runtime->overlap_comm && (collective == DTP_ALL_GATHER || !plan->deepspeed.overlap_comm);
+}
+
 /* Paired with another micro-batch, of all passes the first forward and the last backward stand alone. */
 double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communication *communication,
                            struct dtp_time *time)
@@ -133,7 +139,7 @@ double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communic
             seconds_of(c, (enum dtp_collective)i, &communication->experts[i], rows ? ep : same, rows ? etp : ep * etp);
         time->collective_s[i] += s;
         time->communication_s += s;
-        exposed_s += rows ? waited_for_s(c, s) : 0;
+        exposed_s += rows ? waited_for_s(c, s) : blocks(c->plan, (enum dtp_collective)i) ? s : 0;
     }
     return exposed_s;
 }

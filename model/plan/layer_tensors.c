@@ -163,6 +163,8 @@ static uint64_t expert_locals(const struct dtp_layer_kind *kind)
     uint64_t there = kind->exchanged ? BIT(RECEIVED) | BIT(RETURNING) | BIT(RETURNED) : BIT(EXPERT_DOWN);
     if (!dtp_layer_orders_rows(kind)) /* functions of their own let go what they have passed on */
         return 0;
+    if (kind->stacks_rows) /* what came and what experts made of it is let go as the next is named after it */
+        there = kind->exchanged ? BIT(RETURNED) : BIT(EXPERT_DOWN);
     return there | BIT(UNPERMUTED) | BIT(PERMUTED);
 }
 
@@ -278,8 +280,9 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
             habits.made |= cast, habits.saved |= cast, habits.dropped |= out->op[i].reads;
         }
     if (copied)
-        habits.made |= BIT(CORE_COPY);  /* which the output matrix reads and keeps */
-    if (out->kind.gated && !out->fused) /* fused, the gate's activation is made again of its argument */
+        habits.made |= BIT(CORE_COPY); /* which the output matrix reads and keeps */
+    if (out->kind.gated && !out->fused && !dtp_layer_activates_in_one(&out->kind, BIT(PRODUCT)))
+        /* fused, the gate's activation is made again of its argument */
         habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
     if (out->kind.shared_ffn && out->kind.gated && !out->fused)
         habits.made |= BIT(SHARED_SILU), habits.saved |= BIT(SHARED_SILU);

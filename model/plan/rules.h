@@ -12,6 +12,7 @@
 /* Whose layers the plan trains, with their loss and checkpoints: its runtime's, or Transformers' under DeepSpeed. */
 const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan);
 /* Says of a kind whether its experts are called one after the other, which then are parameters of their own. */
+bool dtp_plan_calls_experts(const struct dtp_plan *plan);
 void dtp_plan_call_experts(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
 
 /* One kernel between matmuls, compiled or not. */

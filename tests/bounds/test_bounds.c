@@ -151,7 +151,8 @@ static void test_mixed_plans(void **state)
     struct tally tally = {.surely = -1};
     while (tally.plans < DRAWN_JOBS) {
         struct random_job job;
-        if (random_mixed_job(2 + random_below(24), &job))
+        uint64_t layers = 2 + random_below(24);
+        if (random_below(4) ? random_mixed_job(layers, &job) : random_autoep_job(layers, &job))
             check_job(&job, &tally);
     }
     check_tally("mixed", &tally);

@@ -189,6 +189,35 @@ static void check_transformers(struct dtp_resolver *r)
         dtp_plan_refuse(r, "train_ends", "is not modelled under runtime deepspeed; leave it out, or use runtime peft");
 }
 
+/* Experts under stages 1 and 2: parameters of their own ranks beside the others (stage_1_and_2.py, engine.py). */
+static void check_experts(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_transformer *t = r->transformer;
+    if (!t->experts) {
+        if (p->deepspeed.autoep)
+            dtp_plan_refuse(r, "autoep", "divides experts, of which this model has none; leave it out");
+        return;
+    }
+    if (!p->deepspeed.autoep)
+        dtp_plan_refuse(r, "autoep", "false has experts in DeepSpeed's own MoE layer, which is not modelled yet; set autoep");
+    else if (p->ep < 2)
+        dtp_plan_refuse(r, "ep", "1 with autoep has every expert on every GPU, for tests alone; use more");
+    if (p->strategy == DTP_ZERO3)
+        dtp_plan_refuse(r, "strategy",
+                        "zero3 with experts is not modelled under runtime deepspeed; use zero1 or zero2");
+    if (t->activation != DTP_SWIGLU)
+        dtp_plan_refuse(r, "activation", "%s is not what AutoEP's grouped experts compute, SwiGLU",
+                        dtp_activation_text(t->activation));
+    if (t->expert_bias || t->chunked_attention)
+        dtp_plan_refuse(r, t->expert_bias ? "expert_bias" : "chunked_attention",
+                        "is in no model that AutoEP has a preset of (mixtral, qwen3_moe, deepseek_v2, deepseek_v3)");
+    if (p->deepspeed.bf16_optimizer)
+        dtp_plan_refuse(r, "bf16_optimizer", "with experts is not modelled; leave it out");
+    if (p->deepspeed.megatron_layers)
+        dtp_plan_refuse(r, "megatron_layers", "have no layers that AutoEP replaces; leave it out");
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -217,6 +246,7 @@ static void check(struct dtp_resolver *r)
     check_model_parallel(r);
     check_context_parallel(r);
     check_bf16_optimizer(r);
+    check_experts(r);
     check_keys(r);
 }
 
@@ -237,7 +267,7 @@ static void derive(struct dtp_plan *p)
     p->accumulate_sync = p->strategy == DTP_ZERO2 || p->strategy == DTP_ZERO3; /* engine.py allreduce_gradients */
     p->deepspeed.overlap_comm = p->deepspeed.overlap_comm || p->strategy == DTP_ZERO3;
     p->deepspeed.pipeline = p->pp > 1;
-    if (dtp_plan_adapts(p))
+    if (dtp_plan_adapts(p) || p->deepspeed.autoep)
         p->deepspeed.transformers_layers = true;
     if (p->deepspeed.megatron_layers) /* query_key_value and dense_h_to_4h are one matmul each */
         p->fused_qkv = p->fused_gate_up = true;
@@ -271,6 +301,8 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .wide_scores = true,
     .vocab_multiple = 1,
     .adapters = true,
+    .experts = true,
+    .expert_parallel = true,
     .fetches_modules = true,
     .counts_elements = true,
     .reduces_shards_always = true,
