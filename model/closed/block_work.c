@@ -46,6 +46,7 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
                                                      .magnitudes = matrix->magnitudes > 0,
                                                      .frozen = matrix->frozen,
                                                      .grouped = matrix->expert && !block->calls_experts,
+                                                     .expert = matrix->expert,
                                                      .wide = matrix->wide,
                                                      .recomputed = !packed && i % 2 == 1,
                                                      .ends = i == block->matrices - 1 && !block->experts};
@@ -353,8 +354,11 @@ static void count_launches(const struct dtp_counted *c, bool biased, struct dtp_
     if (c->block->experts && c->block->calls_experts) { /* router; gate, up, down, activation and rows of each */
         double e = (double)c->block->own_experts, matrices = c->block->gated && !c->block->packs_up ? 3 : 2;
         double activation = c->block->gated || c->block->squares ? 2 : 1;
-        work->forward_kernels += 1 + 10 + 1 + e * (8 + matrices + activation) - 2 - activation;
-        work->backward_kernels += 2 + 8 + e * (19 + 2 * matrices + 1) - 4;
+        double calls = c->block->slots_rows ? (double)dtp_layer_slot_copies(c->block) : 8, back = 19;
+        if (c->block->slots_rows) /* gating, rows there and back, exchanges */
+            work->forward_kernels += 54, work->backward_kernels += 30, back = 0;
+        work->forward_kernels += 1 + 10 + 1 + e * (calls + matrices + activation) - 2 - activation;
+        work->backward_kernels += 2 + 8 + e * (back + 2 * matrices + 1) - 4;
     } else if (c->block->experts) { /* router's matmul, router, rows there and back; gate and up apart */
         work->forward_kernels += 2 + (c->plan->compile ? 14 : 22) + 2 + 6;
         work->backward_kernels += 4 + (c->plan->compile ? 4 : 8) + 10 + 6 + 2;

@@ -51,6 +51,24 @@ static struct dtp_moved called_moved(const struct dtp_counted *c, enum dtp_layer
     return (struct dtp_moved){5 * kh + h + shared + weighed, 8 * kh + gradients};
 }
 
+/* What lower_slotted_experts.c derives; gradients of gate's and up's input are added up, and those of what router and
+ * experts read. */
+static struct dtp_moved slotted_moved(const struct dtp_counted *c, enum dtp_layer_operator_kind kind)
+{
+    const struct dtp_layer_kind *b = c->block;
+    double k = (double)b->experts_per_token, e = (double)b->experts, w = c->w, h = c->h, kh = k * h;
+    double r = dtp_plan_slots(c->plan), copies = b->exchanged ? (double)dtp_layer_slot_copies(b) : 0;
+    double gating = k < 2 ? 196 : k < 3 ? 442 : c->plan->deepspeed.drop_tokens ? 85 : 73;
+    double weights = k < 2 ? 16 : k < 3 ? 28 : 49;
+    if (kind == DTP_LAYER_OP_ROUTER)
+        return (struct dtp_moved){gating * e + 100 * k + (w + 4) * h, (weights + 32) * e + (w + 4) * h + 3 * w * h};
+    if (kind == DTP_LAYER_OP_PERMUTE)
+        return (struct dtp_moved){2 * w * h + 2 * (1 + copies) * w * r * kh + 24 * r * k,
+                                  w * h + (5 + (b->gated && !b->packs_up ? 3 : 0)) * w * r * kh};
+    return (struct dtp_moved){4 * w * r * kh + (3 * w + 8) * kh + (w + 8) * h,
+                              (b->exchanged ? 3 : 1) * w * r * kh + (5 * w + 16) * kh + (w + 12) * h};
+}
+
 /* What lower_experts.c derives: router, rows to experts and back, their weighed sum. They are eager, but the router's
  * softmax where a compiler has it. */
 struct dtp_moved dtp_expert_moved(const struct dtp_counted *c, const struct dtp_layer_operator *op, bool compiled)
@@ -61,6 +79,8 @@ struct dtp_moved dtp_expert_moved(const struct dtp_counted *c, const struct dtp_
     double came = b->exchanged ? dtp_plan_crossed_rows(c->plan) / padded : 0;
     double dropping = c->plan->megatron.capacity_factor > 0 ? 25 * e : 0;
     double sum = 3 * c->w * c->h; /* of two gradients of what router, experts and shared ones read */
+    if (b->slots_rows)
+        return slotted_moved(c, op->kind);
     if (b->calls_experts)
         return called_moved(c, op->kind);
     if (b->weighs_rows && op->kind != DTP_LAYER_OP_ROUTER)

@@ -81,6 +81,10 @@ void dtp_forward_router(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
+    if (slots(l)) {
+        dtp_forward_slotted_router(pass);
+        return;
+    }
     if (calls(l)) {
         dtp_forward_called_router(pass);
         return;
@@ -104,16 +108,6 @@ void dtp_forward_router(const struct pass *pass)
                                : 22) +
                     (drops ? 8 : 0));
     dtp_draft_end(l, &draft);
-}
-
-/* When compute has waited for the exchange that read it, or for the one behind. */
-static void let_go(const struct pass *pass, enum dtp_layer_tensor tensor)
-{
-    struct dtp_draft draft;
-    dtp_draft_begin(pass->l, &draft, DTP_OP_FREE, dtp_layer_tensor_text(tensor));
-    dtp_draft_use(&draft, pass->module->tensor[tensor], DTP_FREE);
-    dtp_draft_end(pass->l, &draft);
-    drop(pass, tensor);
 }
 
 /* x[order / k] to the ranks of its experts, then what came by experts: r[perm], 2 c k h for each row received, behind a
@@ -156,6 +150,10 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
 void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operator *op)
 {
     struct dtp_lowering *l = pass->l;
+    if (slots(l)) {
+        dtp_forward_slotted_permute(pass, op);
+        return;
+    }
     if (calls(l)) {
         dtp_forward_called_permute(pass, op);
         return;
@@ -263,6 +261,10 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
+    if (slots(l)) {
+        dtp_forward_slotted_unpermute(pass);
+        return;
+    }
     if (calls(l)) {
         dtp_forward_called_unpermute(pass, op);
         return;
@@ -296,12 +298,6 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
-
-static void use_and_let_go(const struct dtp_block_backward *b, struct dtp_draft *draft, dtp_buffer_id gradient)
-{
-    bool stays = gradient.index == b->l->flight->gradient.index || dtp_backward_shared(b, gradient);
-    dtp_draft_use(draft, gradient, stays ? DTP_READ : DTP_READ | DTP_FREE);
-}
 
 /* The gradient in fp32 (c + 4) h; of the batched matmul's inputs, 4 k h read for the weights', 4 k h written for the
  * rows', products of a token's weights with its gradient, in tiles. */
@@ -377,23 +373,6 @@ static dtp_buffer_id rows_back(struct dtp_block_backward *b, dtp_buffer_id gradi
     return made;
 }
 
-/* The gradient of what an all-to-all returned is exchanged the other way. */
-static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id gradient, enum dtp_exchange exchange,
-                                   uint64_t made_bytes)
-{
-    struct dtp_lowering *l = b->l;
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, exchange == DTP_EXCHANGE_COMBINE ? "combine" : "dispatch");
-    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of rows", made_bytes, DTP_WRITE);
-    dtp_draft_use(&draft, gradient, DTP_READ);
-    dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
-    dtp_backward_beside_exchange(b, exchange);
-    dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of rows");
-    dtp_draft_use(&draft, gradient, DTP_FREE);
-    dtp_draft_end(l, &draft);
-    return made;
-}
-
 /* What shared experts add has the gradient as it is; weighed, a product of it, and their weight a sum of another. */
 void dtp_backward_shared_experts(struct dtp_block_backward *b, dtp_buffer_id gradient)
 {
@@ -433,6 +412,10 @@ static dtp_buffer_id spread_gradient(struct dtp_block_backward *b, dtp_buffer_id
 
 void dtp_backward_unpermute(struct dtp_block_backward *b)
 {
+    if (slots(b->l)) {
+        dtp_backward_slotted_unpermute(b);
+        return;
+    }
     if (calls(b->l)) {
         dtp_backward_called_unpermute(b);
         return;
@@ -487,6 +470,10 @@ void dtp_backward_permute(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
     struct rows r = rows_of(l);
+    if (slots(l)) {
+        dtp_backward_slotted_permute(b);
+        return;
+    }
     if (calls(l)) {
         dtp_backward_called_permute(b);
         return;
@@ -514,6 +501,10 @@ void dtp_backward_permute(struct dtp_block_backward *b)
 void dtp_backward_router(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
+    if (slots(l)) {
+        dtp_backward_slotted_router(b);
+        return;
+    }
     struct rows r = rows_of(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROUTER_BACKWARD, "");

@@ -18,6 +18,7 @@ void dtp_plan_call_experts(const struct dtp_plan *plan, struct dtp_layer_kind *k
 {
     kind->calls_experts = dtp_plan_calls_experts(plan);
     kind->stacks_rows = plan->deepspeed.autoep;
+    kind->slots_rows = dtp_plan_slots_rows(plan);
     for (int i = 0; i < kind->matrices && kind->calls_experts; i++)
         kind->matrix[i].apart = kind->matrix[i].expert;
 }

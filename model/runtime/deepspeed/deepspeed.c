@@ -189,33 +189,72 @@ static void check_transformers(struct dtp_resolver *r)
         dtp_plan_refuse(r, "train_ends", "is not modelled under runtime deepspeed; leave it out, or use runtime peft");
 }
 
-/* Experts under stages 1 and 2: parameters of their own ranks beside the others (stage_1_and_2.py, engine.py). */
-static void check_experts(struct dtp_resolver *r)
+/* What AutoEP has of models: of its presets mixtral, qwen3_moe, deepseek_v2 and deepseek_v3, and of experts SwiGLU. */
+static void check_autoep(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     const struct dtp_transformer *t = r->transformer;
-    if (!t->experts) {
-        if (p->deepspeed.autoep)
-            dtp_plan_refuse(r, "autoep", "divides experts, of which this model has none; leave it out");
-        return;
-    }
-    if (!p->deepspeed.autoep)
-        dtp_plan_refuse(r, "autoep", "false has experts in DeepSpeed's own MoE layer, which is not modelled yet; set autoep");
-    else if (p->ep < 2)
+    if (p->ep < 2)
         dtp_plan_refuse(r, "ep", "1 with autoep has every expert on every GPU, for tests alone; use more");
-    if (p->strategy == DTP_ZERO3)
-        dtp_plan_refuse(r, "strategy",
-                        "zero3 with experts is not modelled under runtime deepspeed; use zero1 or zero2");
     if (t->activation != DTP_SWIGLU)
         dtp_plan_refuse(r, "activation", "%s is not what AutoEP's grouped experts compute, SwiGLU",
                         dtp_activation_text(t->activation));
     if (t->expert_bias || t->chunked_attention)
         dtp_plan_refuse(r, t->expert_bias ? "expert_bias" : "chunked_attention",
                         "is in no model that AutoEP has a preset of (mixtral, qwen3_moe, deepseek_v2, deepseek_v3)");
-    if (p->deepspeed.bf16_optimizer)
-        dtp_plan_refuse(r, "bf16_optimizer", "with experts is not modelled; leave it out");
-    if (p->deepspeed.megatron_layers)
-        dtp_plan_refuse(r, "megatron_layers", "have no layers that AutoEP replaces; leave it out");
+}
+
+/* moe/layer.py and sharded_moe.py: a softmax whose k largest are not renormalised but by themselves, and no more. */
+static void check_slots(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_transformer *t = r->transformer;
+    const char *key = t->shared_expert_ffn              ? "shared_expert_ffn"
+                      : t->expert_bias                  ? "expert_bias"
+                      : t->expert_groups > 1            ? "expert_groups"
+                      : t->router_bias                  ? "router_bias"
+                      : t->chunked_attention            ? "chunked_attention"
+                      : t->router_on_input              ? "router_on_input"
+                      : t->router != DTP_ROUTER_SOFTMAX ? "router"
+                                                        : NULL;
+    if (key)
+        dtp_plan_refuse(r, key, "is not in DeepSpeed's own MoE layer of experts; set autoep, or use runtime torch");
+    if (p->deepspeed.transformers_layers)
+        dtp_plan_refuse(r, "transformers_layers",
+                        "with experts has those of Transformers one by one, which is not modelled under runtime "
+                        "deepspeed; set autoep, or leave it out for DeepSpeed's own MoE layer");
+}
+
+/* Experts under stages 1 and 2: parameters of their own ranks beside the others (stage_1_and_2.py; engine.py,
+ * _validate_zero3_moe_compatibility). */
+static void check_experts(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const char *no = p->deepspeed.bf16_optimizer    ? "bf16_optimizer"
+                     : p->deepspeed.megatron_layers ? "megatron_layers"
+                     : dtp_plan_adapts(p)           ? "lora"
+                                                    : NULL;
+    if (!r->transformer->experts) {
+        if (p->deepspeed.autoep || !p->deepspeed.drop_tokens || p->megatron.capacity_factor > 0)
+            dtp_plan_refuse(r,
+                            p->deepspeed.autoep         ? "autoep"
+                            : !p->deepspeed.drop_tokens ? "drop_tokens"
+                                                        : "capacity_factor",
+                            "is of experts, of which this model has none; leave it out");
+        return;
+    }
+    if (p->strategy == DTP_ZERO3)
+        dtp_plan_refuse(r, "strategy",
+                        p->deepspeed.autoep ? "zero3 with experts is not modelled under runtime deepspeed; use zero1 "
+                                              "or zero2"
+                                            : "zero3 with experts of DeepSpeed's own MoE layer is not supported by "
+                                              "DeepSpeed (engine.py); use zero1 or zero2");
+    if (no)
+        dtp_plan_refuse(r, no, "with experts is not modelled under runtime deepspeed; leave it out");
+    if (p->deepspeed.autoep)
+        check_autoep(r);
+    else
+        check_slots(r);
 }
 
 static void check(struct dtp_resolver *r)
@@ -303,6 +342,8 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .adapters = true,
     .experts = true,
     .expert_parallel = true,
+    .calls_experts = true,
+    .slots_rows = true,
     .fetches_modules = true,
     .counts_elements = true,
     .reduces_shards_always = true,

@@ -1,6 +1,7 @@
 #include "runtime/deepspeed/deepspeed_buckets.h"
 
 #include "net/layer_kind.h"
+#include "plan/rules.h"
 #include "plan/slice.h"
 
 struct buckets {
@@ -26,6 +27,14 @@ static void add(struct buckets *b, const struct dtp_deepspeed_part *part)
     take(b, part->elements, false);
 }
 
+/* Of experts that are modules each its own. */
+static void add_matrix(struct buckets *b, const struct dtp_layer_matrix *matrix)
+{
+    uint64_t tensors = matrix->apart ? matrix->groups : 1;
+    for (uint64_t i = 0; i < tensors; i++)
+        take(b, matrix->groups * matrix->out * matrix->in / tensors, matrix->expert);
+}
+
 /* Of a layer with experts beside others: from its last operator on. */
 static void add_layer(struct buckets *b, const struct dtp_transformer *t, const struct dtp_plan *plan,
                       enum dtp_layer_mlp mlp)
@@ -34,10 +43,11 @@ static void add_layer(struct buckets *b, const struct dtp_transformer *t, const 
     struct dtp_layer_kind kind;
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
     dtp_layer_kind_of(&own, mlp, plan->fused_qkv, plan->fused_gate_up, &kind);
+    dtp_plan_call_experts(plan, &kind);
     for (int at = dtp_layer_operators(&kind, op) - 1; at >= 0; at--)
         for (int i = 0; i < kind.matrices && op[at].kind == DTP_LAYER_OP_PROJECTION; i++)
             if (op[at].makes & UINT64_C(1) << kind.matrix[i].result)
-                take(b, kind.matrix[i].groups * kind.matrix[i].out * kind.matrix[i].in, kind.matrix[i].expert);
+                add_matrix(b, &kind.matrix[i]);
     take(b, dtp_layer_vector_elements(&kind), false);
 }
 

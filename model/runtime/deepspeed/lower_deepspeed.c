@@ -38,6 +38,7 @@ struct dtp_lower_ipg {
     uint64_t bucket; /* elements of one */
     dtp_buffer_id bucket_buffer[2];
     dtp_buffer_id oversized; /* the gradient that is the current bucket by itself */
+    bool oversized_goes;     /* with its reduction */
     uint32_t current;
     int first; /* family of the current bucket's first gradient */
 };
@@ -168,7 +169,7 @@ static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
         dtp_draft_new(l, &draft, "flattened bucket", DTP_OWNER_REDUCE, l->bytes.reduce * elements, DTP_WRITE);
     if (ipg_of(l)->oversized.index != DTP_NO_INDEX)
         dtp_draft_use(&draft, ipg_of(l)->oversized,
-                      l->plan->strategy == DTP_ZERO1 ? DTP_READ : DTP_READ | DTP_FREE | DTP_DEFER);
+                      ipg_of(l)->oversized_goes ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
     else
         dtp_draft_use(&draft, ipg_of(l)->bucket_buffer[ipg_of(l)->current], DTP_READ);
     ipg_of(l)->oversized = DTP_NO_BUFFER; /* one of either family alone */
@@ -241,30 +242,38 @@ static void reduce_bucket(struct dtp_lowering *l)
     ipg->current ^= l->plan->deepspeed.overlap_comm ? 1u : 0u;
 }
 
-/* A gradient into the bucket, which is reduced before if that would overflow it. Stage 1 keeps the tensor, of which
- * earlier micro-steps' sums are one. */
-static void into_bucket(struct dtp_lowering *l, int part)
+/* A gradient of so many elements of a tensor into the bucket, which is reduced before if that would overflow it. */
+static void take_gradient(struct dtp_lowering *l, int part, dtp_buffer_id source, uint64_t elements, bool frees)
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
-    struct dtp_module_state *state = dtp_lower_state(l);
     const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
-    bool keeps = l->plan->strategy == DTP_ZERO1;
-    dtp_buffer_id *source = keeps ? &state->kept[part] : &state->gradient[part];
-    uint64_t elements = module->elements[part];
     if (filled(ipg) && filled(ipg) + elements > ipg->bucket)
         reduce_bucket(l);
     ipg->first = filled(ipg) ? ipg->first : family_of(l, part);
     ipg->of[family_of(l, part)].filled += elements;
     if (elements > ipg->bucket) {
-        ipg->oversized = *source;
-    } else {
-        struct dtp_draft draft;
-        dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, module->gradient_name[part]);
-        dtp_draft_use(&draft, ipg->bucket_buffer[ipg->current], DTP_WRITE);
-        dtp_draft_use(&draft, *source, keeps ? DTP_READ : DTP_READ | DTP_FREE);
-        dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->bytes.reduce) * elements), 1);
-        dtp_draft_end(l, &draft);
+        ipg->oversized = source;
+        ipg->oversized_goes = frees;
+        return;
     }
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, module->gradient_name[part]);
+    dtp_draft_use(&draft, ipg->bucket_buffer[ipg->current], DTP_WRITE);
+    dtp_draft_use(&draft, source, frees ? DTP_READ | DTP_FREE : DTP_READ);
+    dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->bytes.reduce) * elements), 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* Stage 1 keeps the tensor, of which earlier micro-steps' sums are one. Experts that are modules have a tensor each. */
+static void into_bucket(struct dtp_lowering *l, int part)
+{
+    struct dtp_module_state *state = dtp_lower_state(l);
+    const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
+    bool keeps = l->plan->strategy == DTP_ZERO1, apart = family_of(l, part) == OF_EXPERTS && l->matrix[part].apart;
+    dtp_buffer_id *source = keeps ? &state->kept[part] : &state->gradient[part];
+    uint64_t tensors = apart ? l->matrix[part].groups : 1;
+    for (uint64_t i = 0; i < tensors; i++)
+        take_gradient(l, part, *source, module->elements[part] / tensors, !keeps && i == tensors - 1);
     if (!keeps)
         *source = DTP_NO_BUFFER;
 }
