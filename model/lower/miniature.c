@@ -104,13 +104,24 @@ static uint32_t micro_steps_of(const struct dtp_plan *plan)
     return plan->accumulate < most ? plan->accumulate : most;
 }
 
-/* Of the two miniatures of a step's bytes: a unit at either end is enough, for whatever lies between is compared. */
+/* Layers of both ends of a step's bytes: a unit at either is enough, for whatever lies between is compared. The ring
+ * of our executor keeps units at the end of forward alone, and is as long as it ever gets: one unit more than it
+ * gathers ahead, to which those come that go in between. */
+static uint64_t ends_of(const struct dtp_plan *plan)
+{
+    uint64_t unit = unit_of(plan), ahead = ahead_of(plan);
+    if (!plan->runtime->own_prefetch)
+        return 2 * (unit + ahead);
+    bool go = dtp_strategy_frees_weights(plan->strategy) || plan->offload != DTP_OFFLOAD_NONE;
+    return ahead && !go ? unit + ahead : 2 * unit + ahead;
+}
+
+/* Of the two miniatures of a step's bytes. */
 static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     struct dtp_miniature_size size = dtp_miniature_size_of(transformer, plan, 1);
-    uint64_t first = others_first(transformer, plan) + others_last(transformer, plan),
-             ends = 2 * (unit_of(plan) + ahead_of(plan));
-    uint64_t least = layers_from(first + ends, transformer, size.period);
+    uint64_t first = others_first(transformer, plan) + others_last(transformer, plan);
+    uint64_t least = layers_from(first + ends_of(plan), transformer, size.period);
     bool small = 2 * least + MORE_PERIODS * size.period < transformer->layers;
     size.layers = small && has_period(plan) ? least : 0;
     size.micro_steps = micro_steps_of(plan);
