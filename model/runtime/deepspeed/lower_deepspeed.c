@@ -37,12 +37,30 @@ static struct dtp_module_state *whole(const struct dtp_lowering *l)
     return &l->state[l->transformer->layers];
 }
 
+static enum dtp_stream reduction_stream(const struct dtp_lowering *l)
+{
+    return l->plan->deepspeed.overlap_comm ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
+}
+
+/* The partition's gradients, which the first reduction makes and the step lets go. */
+static void describe_bucket(struct dtp_lowering *l, struct dtp_live_bucket *out)
+{
+    struct dtp_lower_ipg *ipg = ipg_of(l);
+    uint64_t kept = l->plan->strategy == DTP_ZERO2 ? l->bytes.grads * ipg->partition : 0;
+    *out = (struct dtp_live_bucket){.elements = ipg->bucket,
+                                    .element_bytes = l->bytes.reduce,
+                                    .kept_bytes = (int64_t)kept,
+                                    .pool = reduction_stream(l)};
+    ipg->grads = dtp_lower_buffer(l, "gradients of the partition", DTP_OWNER_GRADS, out->pool, kept, false);
+}
+
 static enum dtp_status make(struct dtp_lowering *l)
 {
     struct dtp_lower_ipg *ipg = l->own = calloc(1, sizeof *ipg);
     if (!ipg)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    ipg->elements = l->transformer->layers * l->block.trained_elements + l->root.trained_elements;
+    uint64_t layers = l->role.fills ? l->role.fills->fills : l->transformer->layers;
+    ipg->elements = layers * l->block.trained_elements + l->root.trained_elements;
     uint64_t params = l->transformer->layers * l->block.all_bytes + l->root.all_bytes;
     ipg->partition = dtp_divide_up(ipg->elements, l->plan->shard_group);
     ipg->bucket = l->plan->deepspeed.reduce_bucket_size;
@@ -58,6 +76,8 @@ static enum dtp_status make(struct dtp_lowering *l)
         l->state[layer].params = all->params;
     if (l->data_ranks > 1)
         ipg->group = dtp_lower_data_group(l, l->data_ranks, 1);
+    if (l->role.fills)
+        describe_bucket(l, &l->role.fills->bucket);
     return DTP_OK;
 }
 
@@ -67,11 +87,6 @@ static void release(struct dtp_lowering *l)
 }
 
 /* ---- reduction --------------------------------------------------------------------------------------------------- */
-
-static enum dtp_stream reduction_stream(const struct dtp_lowering *l)
-{
-    return l->plan->deepspeed.overlap_comm ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
-}
 
 static void open_buckets(struct dtp_lowering *l)
 {
@@ -182,7 +197,9 @@ static void into_bucket(struct dtp_lowering *l, int part)
     bool keeps = l->plan->strategy == DTP_ZERO1;
     dtp_buffer_id *source = keeps ? &state->kept[part] : &state->gradient[part];
     uint64_t elements = module->elements[part];
-    if (ipg->filled && ipg->filled + elements > ipg->bucket)
+    if (l->role.fills)
+        dtp_live_runs_fill(l->role.fills, elements);
+    else if (ipg->filled && ipg->filled + elements > ipg->bucket)
         reduce_bucket(l, ipg->filled);
     ipg->filled += elements;
     if (elements > ipg->bucket) {
@@ -217,7 +234,9 @@ static bool gradient_rests(const struct dtp_lowering *l)
 static void close_buckets(struct dtp_lowering *l)
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
-    if (ipg->filled)
+    if (l->role.fills)
+        dtp_live_runs_fill(l->role.fills, DTP_LIVE_FLUSH);
+    else if (ipg->filled)
         reduce_bucket(l, ipg->filled);
     struct dtp_draft draft;
     await(l);
@@ -336,7 +355,14 @@ static void step(struct dtp_lowering *l)
     dtp_draft_end(l, &draft);
 }
 
+/* On the host the partition is another matter. */
+static bool fills(const struct dtp_plan *plan)
+{
+    return plan->offload == DTP_OFFLOAD_NONE;
+}
+
 const struct dtp_lower_hooks dtp_lower_zero12 = {
+    .fills = fills,
     .make = make,
     .release = release,
     .begin_backward = begin_backward,
