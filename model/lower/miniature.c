@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "lower/lower.h"
+#include "lower/lower_hooks.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
 
@@ -79,6 +80,13 @@ static bool has_period(const struct dtp_plan *plan)
            plan->comm_hook != DTP_COMM_HOOK_INT8;
 }
 
+/* Or where they end is left to the sum over all layers. */
+static bool fills_bucket(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    const struct dtp_lower_hooks *hooks = plan->runtime->lower(plan);
+    return hooks->fills && hooks->fills(transformer, plan);
+}
+
 struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                                 uint64_t pattern)
 {
@@ -104,15 +112,26 @@ static uint32_t micro_steps_of(const struct dtp_plan *plan)
     return plan->accumulate < most ? plan->accumulate : most;
 }
 
-/* Of the two miniatures of a step's bytes: a unit at either end is enough, for whatever lies between is compared. */
+/* Layers of both ends of a step's bytes: a unit at either is enough, for whatever lies between is compared. The ring
+ * of our executor keeps units at the end of forward alone, and is as long as it ever gets: one unit more than it
+ * gathers ahead, to which those come that go in between. */
+static uint64_t ends_of(const struct dtp_plan *plan)
+{
+    uint64_t unit = unit_of(plan), ahead = ahead_of(plan);
+    if (!plan->runtime->own_prefetch)
+        return 2 * (unit + ahead);
+    bool go = dtp_strategy_frees_weights(plan->strategy) || plan->offload != DTP_OFFLOAD_NONE;
+    return ahead && !go ? unit + ahead : 2 * unit + ahead;
+}
+
+/* Of the two miniatures of a step's bytes. */
 static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     struct dtp_miniature_size size = dtp_miniature_size_of(transformer, plan, 1);
-    uint64_t first = others_first(transformer, plan) + others_last(transformer, plan),
-             ends = 2 * (unit_of(plan) + ahead_of(plan));
-    uint64_t least = layers_from(first + ends, transformer, size.period);
+    uint64_t first = others_first(transformer, plan) + others_last(transformer, plan);
+    uint64_t least = layers_from(first + ends_of(plan), transformer, size.period);
     bool small = 2 * least + MORE_PERIODS * size.period < transformer->layers;
-    size.layers = small && has_period(plan) ? least : 0;
+    size.layers = small && (has_period(plan) || fills_bucket(transformer, plan)) ? least : 0;
     size.micro_steps = micro_steps_of(plan);
     return size;
 }
@@ -152,7 +171,7 @@ static size_t stretch(const struct dtp_live_runs *runs, size_t from)
 
 static bool same_kind(const struct dtp_live_run *a, const struct dtp_live_run *b)
 {
-    return a->shape == b->shape && a->micro_step == b->micro_step &&
+    return a->shape == b->shape && a->micro_step == b->micro_step && a->fills == b->fills &&
            (a->layer == DTP_NO_LAYER) == (b->layer == DTP_NO_LAYER);
 }
 
@@ -300,6 +319,7 @@ static bool line_up_all(struct pair *pair, bool several, uint32_t micro_steps)
 {
     size_t small = 0, large = 0;
     int64_t copies = pair->copies;
+    pair->whole.bucket = pair->small.bucket;
     pair->whole.standing = line_of_sums(&pair->small.standing, &pair->large.standing, copies);
     pair->whole.pools_standing = line_of_pools(&pair->small.pools_standing, &pair->large.pools_standing, copies);
     while (small < pair->small.count && large < pair->large.count) {
@@ -320,10 +340,12 @@ static enum dtp_status from_miniatures(const struct step *step, struct pair *pai
 {
     uint64_t layers = size->layers;
     pair->copies = (int64_t)(step->transformer->layers - layers) / pair->period;
+    pair->small.fills = pair->large.fills = fills_bucket(step->transformer, step->plan) ? step->transformer->layers : 0;
     enum dtp_status status = runs_of(step, layers, size->micro_steps, 0, &pair->small, NULL);
     if (status == DTP_OK)
         status = runs_of(step, layers + MORE_PERIODS * size->period, size->micro_steps, 0, &pair->large, NULL);
-    *lined_up = status == DTP_OK && line_up_all(pair, step->plan->accumulate > size->micro_steps, size->micro_steps);
+    *lined_up = status == DTP_OK && !pair->large.overfull &&
+                line_up_all(pair, step->plan->accumulate > size->micro_steps, size->micro_steps);
     return status;
 }
 
