@@ -20,9 +20,9 @@ struct step {
     struct dtp_faults *faults;
 };
 
-/* Two miniatures and what is made of them. `single`: the small one with one micro-step, where that is of use. */
+/* Two miniatures and what is made of them. */
 struct pair {
-    struct dtp_live_runs small, large, single, whole;
+    struct dtp_live_runs small, large, whole;
     int64_t period, copies; /* layers of a period | periods that the step has beyond the small miniature */
 };
 
@@ -556,7 +556,6 @@ enum dtp_status dtp_miniature_of_many(const struct dtp_transformer *transformer,
     }
     dtp_live_runs_release(&pair.small);
     dtp_live_runs_release(&pair.large);
-    dtp_live_runs_release(&pair.single);
     dtp_live_runs_release(&pair.whole);
     return status;
 }
