@@ -53,6 +53,7 @@ struct worker {
     struct dtp_scan scan;                  /* without groups */
     struct dtp_faults faults;
     struct dtp_variant variant;
+    struct dtp_job_layers layers; /* of the last combination that was judged */
     struct dtp_resolved_base *base;
 };
 
@@ -178,7 +179,7 @@ static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place pla
     struct dtp_prediction *p = &w->variant.prediction;
     struct dtp_bound_fit fit;
     const struct dtp_memory *bound = &fit.memory;
-    dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &fit);
+    dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &w->layers, &fit);
     w->scan.counts.predicted++;
     ++*count_of(&w->scan.counts, bound->verdict);
     place.missing_bytes = (float)((double)bound->device_peak_bytes - (double)bound->capacity_bytes);

@@ -1,13 +1,15 @@
 #include "bounds/memory_bound.h"
 
 #include "closed/closed_form_hooks.h"
-#include "plan/slice.h"
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
+#include <stddef.h>
+#include <string.h>
+
 uint64_t dtp_bound_factors(const struct dtp_bound *b)
 {
-    const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
+    const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = *b->units};
     const struct dtp_factored f = dtp_traffic_factored(&job);
     return f.p + f.q;
 }
@@ -20,8 +22,8 @@ static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
     if (!plan->comm_hook || !dtp_plan_has_ddp_buckets(plan, b->cluster))
         return 0;
     if (plan->comm_hook != DTP_COMM_HOOK_POWERSGD)
-        return (plan->comm_hook == DTP_COMM_HOOK_INT8 ? b->bytes.grads : b->bytes.reduce) * b->units.total;
-    return b->bytes.grads * (b->units.total + dtp_bound_factors(b)) + DTP_POWERSGD_STREAMS * cublas;
+        return (plan->comm_hook == DTP_COMM_HOOK_INT8 ? b->bytes.grads : b->bytes.reduce) * b->units->total;
+    return b->bytes.grads * (b->units->total + dtp_bound_factors(b)) + DTP_POWERSGD_STREAMS * cublas;
 }
 
 /* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two
@@ -34,11 +36,11 @@ static uint64_t workspaces(const struct dtp_bound *b)
     uint64_t casts = 0, angles = b->transformer->head_dim * (b->plan->sequence / b->plan->cp);
     uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * angles : 0;
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
-        uint64_t units = dtp_plan_shards_params(b->plan) && b->units.count ? 2 * b->units.layers_per_unit : b->layers;
+        uint64_t units = dtp_plan_shards_params(b->plan) && b->units->count ? 2 * b->units->layers_per_unit : b->layers;
         units -= smaller(units, dtp_plan_wide_layers(b->plan, b->transformer, 0, b->layers));
         uint64_t ahead = 2 * b->transformer->ahead_layers * b->transformer->hidden * b->transformer->hidden;
         casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu,
-                                       smaller(units, b->layers) * b->units.layer_narrow + ahead);
+                                       smaller(units, b->layers) * b->units->layer_narrow + ahead);
     }
     uint64_t logits = b->plan->hold_logits ? 4 * b->transformer->vocab * b->tokens : 0; /* of the step before */
     uint64_t experts = b->transformer->experts ? dtp_plan_expert_workspaces(b->plan, &b->cluster->gpu) : 0;
@@ -69,7 +71,7 @@ static void add_hooked_buckets(struct dtp_bound *b)
     uint64_t g = b->bytes.grads, element = factors ? 2 * g : 1 + 2 * (uint64_t)b->cluster->gpus + 3 * g;
     if (!(factors || b->plan->comm_hook == DTP_COMM_HOOK_INT8) || !dtp_plan_has_ddp_buckets(b->plan, b->cluster))
         return;
-    const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = b->units};
+    const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = *b->units};
     const struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(&job, g);
     if (buckets.count > 1)
         dtp_bound_keep(b, b->first_bytes + dtp_bytes_product(element, buckets.first_elements));
@@ -82,22 +84,20 @@ static void add_hooked_buckets(struct dtp_bound *b)
 }
 
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                   const struct dtp_plan *plan, struct dtp_bounds *out)
+                   const struct dtp_plan *plan, struct dtp_job_layers *kept, struct dtp_bounds *out)
 {
-    struct dtp_transformer own;
+    struct dtp_job_layers here;
     struct dtp_state_bytes state;
-    struct dtp_bound b = {.transformer = transformer, .cluster = cluster, .plan = plan, .layers = transformer->layers};
-    if (transformer->experts) { /* experts that ranks divide are a part of them */
-        own = dtp_plan_own_experts(transformer, plan);
-        b.transformer = &own;
-    }
+    const struct dtp_job_layers *layers = dtp_job_layers_of(transformer, cluster, plan, kept, &here);
+    struct dtp_bound b;
+    memset(&b, 0, offsetof(struct dtp_bound, activations));
+    b.cluster = cluster, b.plan = plan, b.layers = transformer->layers;
+    b.transformer = transformer->experts ? &layers->own : transformer, b.uniform = layers->uniform;
+    b.units = dtp_job_units(layers), b.trained = dtp_plan_adapts(plan) ? &layers->trained : b.units;
     b.tokens = dtp_plan_tokens(plan);
     dtp_element_bytes_count(plan, &b.bytes);
-    dtp_bound_blocks(&b);
-    b.trained = dtp_plan_adapts(plan) ? &b.adapters : &b.units;
-    if (dtp_plan_adapts(plan))
-        dtp_units_trained(&b.units, plan, &b.adapters);
-    dtp_state_bytes_at_rest(b.transformer, cluster, &b.units, plan, &b.bytes, &state);
+    dtp_bound_blocks(&b, layers);
+    dtp_state_bytes_at_rest(b.transformer, cluster, b.units, plan, &b.bytes, &state);
     if (plan->runtime->gradients_in_matmul) /* of the projection of what predicts further ahead */
         b.dummies += transformer->ahead_layers ? 2 * transformer->hidden * transformer->hidden : 0;
     b.rest_bytes = state.params + state.optimizer + workspaces(&b) + b.bytes.compute * b.dummies;

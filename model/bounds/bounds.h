@@ -6,11 +6,11 @@
  * rest, r of one on the wire.
  *
  * At rest stand parameters, optimizer state (or their shards) and workspaces. Beyond that the peak of a step lies at
- * one of six instants, and the bound is the largest: loss        kept activations of all layers, the loss' tensors head
- * the same with the logits' gradient, the head's weight gradient [V h c] and its input gradient last block  kept
- * activations of the layers below, the whole block L-1, its gradients: the worst of its stages first block block 0, and
- * by now the gradients of all layers above, whole or as shards ends        the embedding's dense gradient and its
- * partial sums; the root's on their way to a reduction step        all gradients, and what the optimizer makes of them
+ * one of six instants, and the bound is the largest: the loss and the head, beside kept activations of all layers, the
+ * latter with the logits' gradient, its weight's [V h c] and its input's; the last block, beside those of the layers
+ * below, in its worst stage; the first one, beside gradients of all layers above, whole or as shards; the ends, with
+ * the embedding's dense gradient and its partial sums, and the root's on their way to a reduction; the step, with all
+ * gradients and what the optimizer makes of them.
  *
  * One block has four stages, each T x (what it saved that still stands + gradients of activations) + weight gradients
  * made so far:
@@ -30,7 +30,7 @@
 #ifndef DTP_BOUNDS_H
 #define DTP_BOUNDS_H
 
-#include "plan/plan.h"
+#include "closed/job_layers.h"
 
 struct dtp_bounds {
     uint64_t params_bytes, optimizer_bytes, grads_bytes; /* at rest on a GPU; gradients as the optimizer reads them */
@@ -41,8 +41,9 @@ struct dtp_bounds {
 };
 
 /* Inputs have passed dtp_transformer_check, dtp_cluster_check and dtp_plan_resolve; one GPU's slice of tensor and
- * pipeline parallelism. Allocates nothing. */
+ * pipeline parallelism. Allocates nothing. `kept` as for dtp_job_layers_of: with the job's layers at hand it takes half
+ * as long; NULL: none are kept. */
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                   const struct dtp_plan *plan, struct dtp_bounds *out);
+                   const struct dtp_plan *plan, struct dtp_job_layers *kept, struct dtp_bounds *out);
 
 #endif

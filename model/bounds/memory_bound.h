@@ -4,7 +4,6 @@
 
 #include "bounds/bounds.h"
 #include "closed/activations.h"
-#include "closed/sharding.h"
 
 /* Of a block's backward: bytes of a token, elements of weight gradients finished and at work, a kernel's own bytes. */
 struct dtp_bound_stage {
@@ -21,15 +20,13 @@ struct dtp_bound {
     const struct dtp_transformer *transformer;
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
-    struct dtp_activations activations; /* layer figures: of the kind that saves more */
     /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast,
      * that have gradients; what a token keeps more of a layer that stays in bf16; as shards hold them, of the kind that
      * has more. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
     uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS];
     uint64_t wider[DTP_LAYER_MLPS], layer_padded;
-    struct dtp_units units, adapters;
-    const struct dtp_units *trained; /* parameters that have gradients: all, or adapters alone */
+    const struct dtp_units *units, *trained; /* all parameters; those that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers;
     bool uniform; /* all layers are of one kind */
@@ -41,10 +38,7 @@ struct dtp_bound {
      * that is unpacked; what a frozen head reads, which nothing keeps for it. */
     uint64_t low, term, head_input;
     uint64_t rest_bytes, forward_bytes; /* parameters, optimizer, workspaces | beside what the last block saves */
-    struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
-    int stages;                                         /* of the kinds that there are */
-    struct dtp_bound_matrix matrix[DTP_LAYER_MATRICES]; /* in the order of forward; of two kinds, of dense layers */
-    int matrices;
+    int stages, matrices;               /* of the kinds that there are; of two kinds, of dense layers */
     uint64_t dummies; /* elements of each shape of these, which Transformer Engine hands autograd (get_dummy_wgrad) */
     /* Our executor's: beside what forward keeps; of the block above; a block before its first norm; made again. */
     uint64_t passing, carried, opened, replayed, returned;
@@ -53,6 +47,11 @@ struct dtp_bound {
     uint64_t most_bytes, late_bytes, least_bytes, block_bytes;
     /* As a hook reduces DDP's buckets: behind the head | learned positions | the embedding. */
     uint64_t first_bytes, positions_bytes, gradients_bytes;
+    /* What follows holds nothing before it is counted. Layer figures of activations: of the kind that saves more;
+     * matrices in the order of forward. */
+    struct dtp_activations activations;
+    struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
+    struct dtp_bound_matrix matrix[DTP_LAYER_MATRICES];
 };
 
 static inline uint64_t smaller(uint64_t a, uint64_t b)
@@ -91,26 +90,29 @@ static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
 
 /* Elements of the factors that PowerSGD makes of all gradients. */
 uint64_t dtp_bound_factors(const struct dtp_bound *b);
-/* Units, activations and stages of all kinds of layers. */
-void dtp_bound_blocks(struct dtp_bound *b);
+/* Activations and stages of all kinds of layers. */
+void dtp_bound_blocks(struct dtp_bound *b, const struct dtp_job_layers *layers);
 /* The last block in forward, which has all that it saves. */
 uint64_t dtp_bound_forward(const struct dtp_bound *b);
-/* Of the first `layers` those with experts that are not checkpointed; what more than if all were dense a token keeps.
- */
-uint64_t dtp_bound_whole_experts(const struct dtp_bound *b, uint64_t layers);
-uint64_t dtp_bound_experts_more(const struct dtp_bound *b, uint64_t layers);
+/* Sum over the first `layers`: `checkpointed` of those that are, `whole` of the others, by kind. */
+uint64_t dtp_bound_layers(const struct dtp_bound *b, uint64_t layers, const uint64_t *checkpointed,
+                          const uint64_t *whole);
 /* Of the first `layers`, what those that stay in bf16 keep more of a token. */
 uint64_t dtp_bound_wider(const struct dtp_bound *b, uint64_t layers);
-/* Kept activations of the first `layers`, every so many of them checkpointed. */
+/* Layers of the first so many that are not checkpointed, as every so many of them are. */
+static inline uint64_t dtp_bound_whole(const struct dtp_bound *b, uint64_t layers)
+{
+    const uint64_t every = b->activations.checkpoint_every;
+    return layers - (every > 1 ? dtp_divide_up(layers, every) : every * layers);
+}
+/* Kept activations of the first `layers`. */
 static inline uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layers)
 {
-    const uint64_t every = b->activations.checkpoint_every,
-                   checkpointed = every > 1 ? dtp_divide_up(layers, every) : every * layers,
-                   whole = layers - checkpointed,
-                   more = (b->uniform ? 0 : dtp_bound_experts_more(b, layers)) + dtp_bound_wider(b, layers);
-    return dtp_bound_tokens(b, checkpointed * b->layer_kept[0] + whole * b->layer_all[0] + more +
-                                   b->activations.embedding) +
-           whole * b->kept_weights - b->cut;
+    const uint64_t whole = dtp_bound_whole(b, layers),
+                   bytes = b->uniform ? (layers - whole) * b->layer_kept[0] + whole * b->layer_all[0]
+                                      : dtp_bound_layers(b, layers, b->layer_kept, b->layer_all),
+                   more = b->wider[0] | b->wider[1] ? dtp_bound_wider(b, layers) : 0;
+    return dtp_bound_tokens(b, bytes + more + b->activations.embedding) + whole * b->kept_weights - b->cut;
 }
 /* The worst stage of a block, of a finished weight gradient `element_bytes`, of the one at work `current` more. */
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes);

@@ -5,43 +5,30 @@
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
-uint64_t dtp_bound_whole_experts(const struct dtp_bound *b, uint64_t layers)
+uint64_t dtp_bound_layers(const struct dtp_bound *b, uint64_t layers, const uint64_t *checkpointed,
+                          const uint64_t *whole)
 {
-    const uint64_t every = b->activations.checkpoint_every;
-    uint64_t experts = dtp_transformer_expert_layers(b->transformer, layers);
-    for (uint64_t layer = 0; every && layer < layers; layer += every)
-        experts -= dtp_transformer_layer_has_experts(b->transformer, layer);
-    return experts;
-}
-
-uint64_t dtp_bound_experts_more(const struct dtp_bound *b, uint64_t layers)
-{
-    const uint64_t *all = b->layer_all, *kept = b->layer_kept, whole = dtp_bound_whole_experts(b, layers);
-    const uint64_t again = dtp_transformer_expert_layers(b->transformer, layers) - whole;
-    return again * (kept[1] - kept[0]) + whole * (all[1] - all[0]);
+    const uint64_t every = b->activations.checkpoint_every,
+                   uncut = checkpointed == whole ? layers : dtp_bound_whole(b, layers);
+    uint64_t experts = b->uniform ? 0 : dtp_transformer_expert_layers(b->transformer, layers), again = 0;
+    for (uint64_t layer = 0; experts && uncut < layers && layer < layers; layer += every)
+        again += dtp_transformer_layer_has_experts(b->transformer, layer);
+    return (layers - uncut - again) * checkpointed[0] + (uncut - (experts - again)) * whole[0] +
+           (experts ? again * checkpointed[1] + (experts - again) * whole[1] : 0);
 }
 
 uint64_t dtp_bound_wider(const struct dtp_bound *b, uint64_t layers)
 {
     uint64_t bytes = 0;
-    for (uint64_t layer = 0; (b->wider[0] || b->wider[1]) && layer < layers; layer++)
+    for (uint64_t layer = 0; layer < layers; layer++)
         if (dtp_plan_layer_is_wide(b->plan, b->transformer, layer))
             bytes += b->wider[!b->uniform && dtp_transformer_layer_has_experts(b->transformer, layer)];
     return bytes;
 }
 
-/* Bytes of a token of the layer's attention scores, where the math kernel writes them. */
-static uint64_t scores(const struct dtp_bound *b)
-{
-    return b->plan->attention == DTP_ATTENTION_MATH
-               ? dtp_plan_score_bytes(b->plan) * b->transformer->heads * b->plan->sequence
-               : 0;
-}
-
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
 {
-    return dtp_bound_tokens(b, b->activations.layer_all) + b->kept_weights +
-           larger(larger(dtp_bound_tokens(b, scores(b)), b->forward_bytes), b->unpacking);
+    return dtp_bound_tokens(b, b->activations.layer_all) + b->kept_weights + larger(b->forward_bytes, b->unpacking);
 }
 
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
@@ -183,8 +170,10 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     bool rotates = kind->rotary && !dtp_plan_fuses(plan), one_norm = kind->parallel == DTP_PARALLEL_ONE_NORM;
     uint64_t norm = a->layer_norms / 2, first = a->layer_input + norm;
     uint64_t middle = a->layer_all - first - norm - a->layer_attention - a->layer_mlp - b->low;
-    uint64_t core =
-        plan->attention == DTP_ATTENTION_MATH ? 2 * scores(b) : 4 * q + (plan->cp > 1 ? in_steps(b, kind) : 0);
+    /* attention's scores, where the math kernel writes them */
+    const uint64_t scores =
+        plan->attention == DTP_ATTENTION_MATH ? dtp_plan_score_bytes(plan) * kind->heads * plan->sequence : 0;
+    uint64_t core = scores ? 2 * scores : 4 * q + (plan->cp > 1 ? in_steps(b, kind) : 0);
     uint64_t made = c * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
              chain = rotates ? (c == 4 ? 2 : 5) * c * q : 0;
     if (kind->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as projected */
@@ -205,7 +194,8 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
     stage[0] = (struct dtp_bound_stage){a->layer_all + inner, 0, matrix,
                                         larger(dtp_bound_tokens(b, scratch * f), cast * matrix)};
-    b->forward_bytes = larger(b->forward_bytes, forward_bytes(b, kind, a, up, cast));
+    b->forward_bytes =
+        larger(b->forward_bytes, larger(forward_bytes(b, kind, a, up, cast), dtp_bound_tokens(b, scores)));
     /* compiled casts of the gradient and of the weight stand together, as the input's gradient is made */
     const uint64_t joined = plan->precision.compute == DTP_FP8 && !casts.kept && !scratch;
     stage[1] =
@@ -237,30 +227,31 @@ static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind
 }
 
 /* Layers of one kind, number `index` of those that there are. */
-static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, int index, struct dtp_units *units)
+static void add_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, int index)
 {
-    struct dtp_layer_tensors tensors;
+    const struct dtp_layer_tensors *tensors = &layers->tensors[index];
+    const struct dtp_units *units = &layers->alike[index];
     struct dtp_activations activations;
     struct adapters adapters = {0};
-    dtp_layer_tensors_of(alike, dtp_layer_mlp_of(alike), b->cluster, b->plan, &tensors);
-    dtp_units_of(alike, b->cluster, b->plan, &tensors.kind, units);
-    dtp_activations_of(alike, b->plan, &tensors, &activations);
+    dtp_activations_of(b->transformer, b->plan, tensors, &activations);
     if (dtp_plan_adapts(b->plan))
-        adapters = adapters_of(b, &tensors, &activations);
+        adapters = adapters_of(b, tensors, &activations);
     if (b->plan->runtime->arena)
-        dtp_bound_executor_kind(b, &tensors.kind, &activations);
+        dtp_bound_executor_kind(b, &tensors->kind, &activations);
     else
-        add_stages(b, &tensors, &activations, units, &adapters);
+        add_stages(b, tensors, &activations, units, &adapters);
     if (index == 0 && (b->plan->runtime->counts_elements || b->plan->runtime->gradients_in_matmul))
-        list_matrices(b, &tensors.kind);
+        list_matrices(b, &tensors->kind);
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
     b->layer_cast[index] = units->layer_cast;
     b->layer_trained[index] = dtp_plan_adapts(b->plan) ? units->layer_trained : units->layer;
     if (b->plan->megatron.bf16_first || b->plan->megatron.bf16_last) {
         const struct dtp_plan wide = dtp_plan_of_wide_layers(b->plan);
-        struct dtp_activations more;
-        dtp_activations_count(alike, b->cluster, &wide, &more);
-        b->wider[index] = more.layer_kept - smaller(activations.layer_kept, more.layer_kept);
+        struct dtp_layer_tensors of_wide;
+        dtp_layer_tensors_of(b->transformer, tensors->kind.experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE, b->cluster,
+                             &wide, &of_wide);
+        const uint64_t more = dtp_layer_tensors_bytes(&of_wide, of_wide.kept);
+        b->wider[index] = more - smaller(activations.layer_kept, more);
     }
     b->layer_padded = larger(b->layer_padded, (units->layer_shard - units->expert_shard) * units->ranks +
                                                   units->expert_shard * units->expert_ranks);
@@ -268,17 +259,9 @@ static void add_kind(struct dtp_bound *b, const struct dtp_transformer *alike, i
         b->activations = activations;
 }
 
-void dtp_bound_blocks(struct dtp_bound *b)
+void dtp_bound_blocks(struct dtp_bound *b, const struct dtp_job_layers *layers)
 {
-    const struct dtp_transformer *t = b->transformer;
-    b->uniform = dtp_transformer_is_uniform(t);
-    if (b->uniform) {
-        add_kind(b, t, 0, &b->units);
-        return;
-    }
-    struct dtp_units units;
-    struct dtp_transformer dense = dtp_transformer_all_alike(t, false), experts = dtp_transformer_all_alike(t, true);
-    dtp_units_count(t, b->cluster, b->plan, &b->units);
-    add_kind(b, &dense, DTP_LAYER_DENSE, &units);
-    add_kind(b, &experts, DTP_LAYER_EXPERTS, &units);
+    add_kind(b, layers, 0);
+    if (!b->uniform)
+        add_kind(b, layers, DTP_LAYER_EXPERTS);
 }

@@ -43,27 +43,18 @@ struct executor {
     bool alone; /* one rank, whose blocks are updated behind their backward: the gradients of one at a time */
 };
 
-static uint64_t padded(const struct dtp_bound *b, uint64_t elements)
+static uint64_t padded(uint64_t elements, uint64_t ranks)
 {
-    uint64_t granule = b->units.ranks * DTP_PARAMETER_SHARD_ALIGNMENT;
+    uint64_t granule = ranks * DTP_PARAMETER_SHARD_ALIGNMENT;
     return dtp_divide_up(elements, granule) * granule;
-}
-
-/* Of a block, experts that ranks divide, which are a module of their own. */
-static uint64_t divided_experts(const struct dtp_bound *b)
-{
-    const uint64_t granule = b->units.expert_ranks * DTP_PARAMETER_SHARD_ALIGNMENT;
-    return dtp_plan_adapts(b->plan) ? 0 : dtp_divide_up(b->units.expert_elements, granule) * granule;
 }
 
 /* Of the last so many blocks, of which those of each kind have so much. */
 static uint64_t blocks(const struct dtp_bound *b, const uint64_t *of_kind, uint64_t count)
 {
-    const struct dtp_transformer *t = b->transformer;
-    const uint64_t experts =
-        b->uniform ? 0
-                   : dtp_transformer_expert_layers(t, b->layers) - dtp_transformer_expert_layers(t, b->layers - count);
-    return experts * of_kind[DTP_LAYER_EXPERTS] + (count - experts) * of_kind[DTP_LAYER_DENSE];
+    return b->uniform ? count * of_kind[0]
+                      : dtp_bound_layers(b, b->layers, of_kind, of_kind) -
+                            dtp_bound_layers(b, b->layers - count, of_kind, of_kind);
 }
 
 /* Of that block alone, the `count`th from the last. */
@@ -161,10 +152,10 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t mlp =
         (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no kept tensor's room */
     const uint64_t made = c * k->d_core + qkv + core_workspace(b, k);
-    b->stage[b->stages++].token_bytes =
-        mlp + beside + again + (apart ? 2 : 1) * results + (kept_up < whole_up ? whole_up : 0);
-    b->stage[b->stages++].token_bytes =
-        attention - (second && lost && first ? c * h : 0) + beside + made + (apart && !output ? held : 0);
+    b->stage[b->stages++] = (struct dtp_bound_stage){mlp + beside + again + (apart ? 2 : 1) * results +
+                                                     (kept_up < whole_up ? whole_up : 0)};
+    b->stage[b->stages++] = (struct dtp_bound_stage){attention - (second && lost && first ? c * h : 0) + beside + made +
+                                                     (apart && !output ? held : 0)};
     /* gradients as they are projected, of latents as well, and what they multiply */
     const uint64_t heads = k->heads * (2 * k->head_dim - k->rope_head_dim) + k->d_core,
                    projected = latents ? c * heads + latents : qkv;
@@ -190,11 +181,11 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
 static struct executor executor_of(const struct dtp_bound *b, bool chunks)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct dtp_units *u = &b->units, *t = b->trained;
+    const struct dtp_units *u = b->units, *t = b->trained;
     const uint64_t c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce),
                    first = t->embedding + t->position, ranks = u->ranks;
     const bool on_host = plan->offload != DTP_OFFLOAD_NONE, alone = b->cluster->gpus == 1;
-    struct executor x = {.elements = {padded(b, first), 0, padded(b, t->total - b->layers * t->layer - first)}};
+    struct executor x = {.elements = {padded(first, ranks), 0, padded(t->total - b->layers * t->layer - first, ranks)}};
     x.head = u->head ? LAST : FIRST, x.several = plan->accumulate > 1, x.shards = u->ranks > 1;
     x.alone = plan->executor.update_in_backward && alone;
     x.always = x.several && dtp_plan_reductions(plan) == plan->accumulate;
@@ -206,9 +197,10 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
                wide = plan->executor.reduce_engine == DTP_ENGINE_COPY && x.shards && b->bytes.master && !on_host;
     uint64_t block[DTP_LAYER_MLPS], own[DTP_LAYER_MLPS], of_blocks = once ? c : r;
     for (int i = 0; i < (b->uniform ? 1 : DTP_LAYER_MLPS);
-         i++) { /* a rank's part of experts that ranks divide by those with the same */
-        const uint64_t experts = b->uniform || i == DTP_LAYER_EXPERTS ? divided_experts(b) : 0,
-                       rest = padded(b, b->layer_trained[i] - (experts ? u->expert_elements : 0));
+         i++) { /* experts that ranks divide are a module of their own */
+        const bool divided = (b->uniform || i == DTP_LAYER_EXPERTS) && !dtp_plan_adapts(plan);
+        const uint64_t experts = divided ? padded(u->expert_elements, u->expert_ranks) : 0,
+                       rest = padded(b->layer_trained[i] - (experts ? u->expert_elements : 0), ranks);
         block[i] = rest + experts, own[i] = rest / ranks + (experts ? experts / u->expert_ranks : 0);
         x.block_whole[i] = of_blocks * block[i], x.block_shard[i] = (wide ? 4 : of_blocks) * own[i];
         x.elements[BLOCK] = larger(x.elements[BLOCK], block[i]);
@@ -236,7 +228,7 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
 static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
 {
     const struct dtp_plan *plan = b->plan;
-    uint64_t c = b->bytes.compute, own = x->own, largest = x->largest / b->units.ranks;
+    uint64_t c = b->bytes.compute, own = x->own, largest = x->largest / b->units->ranks;
     uint64_t ring = smaller(plan->prefetch ? plan->prefetch_depth + UINT64_C(1) : 1, b->layers);
     uint64_t reduced = dtp_dtype_bytes(plan->precision.reduce) * largest;
     bool host_params = plan->offload == DTP_OFFLOAD_PARAMS;
@@ -252,14 +244,14 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
                               smaller(2, experts) * x->block_shard[DTP_LAYER_EXPERTS]
                         : 0;
     if (x->shards && plan->executor.reduce_engine == DTP_ENGINE_COPY)
-        bytes += b->units.ranks * reduced; /* what the others sent of a shard */
+        bytes += b->units->ranks * reduced; /* what the others sent of a shard */
     else if (x->shards && x->always)
         bytes += reduced;
-    bool replicas = b->cluster->gpus > b->units.ranks;
+    bool replicas = b->cluster->gpus > b->units->ranks;
     if (replicas && (plan->comm_hook == DTP_COMM_HOOK_FP16 || plan->comm_hook == DTP_COMM_HOOK_BF16))
         bytes += 2 * largest;                                   /* what they sum, in 16 bits */
     else if (replicas && plan->comm_hook == DTP_COMM_HOOK_INT8) /* its part and all */
-        bytes += (1 + b->cluster->gpus / b->units.ranks) * dtp_int8_part_bytes(largest);
+        bytes += (1 + b->cluster->gpus / b->units->ranks) * dtp_int8_part_bytes(largest);
     else if (replicas && plan->comm_hook == DTP_COMM_HOOK_POWERSGD) /* what was lost, factors of all; a workspace */
         bytes += 4 * (own + dtp_bound_factors(b)) + DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES;
     return bytes;
@@ -268,7 +260,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
 /* When so many blocks have begun theirs. */
 static uint64_t gradients(const struct dtp_bound *b, const struct executor *x, uint64_t begun)
 {
-    const uint64_t tied = b->units.head ? 0 : x->whole[FIRST], last = x->whole[LAST],
+    const uint64_t tied = b->units->head ? 0 : x->whole[FIRST], last = x->whole[LAST],
                    made = blocks(b, x->block_whole, begun), above = blocks(b, x->block_whole, begun ? begun - 1 : 0),
                    going = begun > 1 ? made - blocks(b, x->block_whole, begun - 2) : last + made;
     if (!x->shards && !x->sums)
@@ -287,7 +279,7 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
 {
     const struct dtp_activations *a = &b->activations;
     uint64_t c = x->sharded ? b->bytes.compute : 0;
-    bool moves = x->shards || x->sums, ahead = b->layers == 1 && b->plan->prefetch && b->units.head;
+    bool moves = x->shards || x->sums, ahead = b->layers == 1 && b->plan->prefetch && b->units->head;
     uint64_t kept = dtp_bound_saved(b, b->layers), stream = dtp_bound_tokens(b, a->gradient);
     uint64_t below = dtp_bound_saved(b, b->layers - 1), head = c * x->elements[x->head];
     uint64_t before = !x->several ? 0 : x->always && x->shards ? x->all_shard : x->all_whole;
@@ -297,7 +289,7 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
     dtp_bound_hold(b, before + below +
                           dtp_bound_tokens(b, a->layer_kept == a->layer_input ? a->layer_all : a->layer_kept));
     dtp_bound_keep(b, before + drains + c * x->elements[FIRST] + stream);
-    dtp_bound_keep(b, before + drains + (ahead || !b->units.head ? head : 0) + dtp_bound_saved(b, 1) +
+    dtp_bound_keep(b, before + drains + (ahead || !b->units->head ? head : 0) + dtp_bound_saved(b, 1) +
                           dtp_bound_tokens(b, b->passing));
     const bool whole = a->checkpoint_every > 1 && (b->layers - 1) % a->checkpoint_every;
     dtp_bound_keep(b, before + below + head + dtp_bound_tokens(b, whole ? b->returned : a->layer_kept + b->passing));
@@ -315,7 +307,7 @@ void dtp_bound_executor(struct dtp_bound *b)
     b->rest_bytes = rest_bytes(b, &x);
     forward(b, &x, rows * row_bytes);
     const bool scatters = x.shards && !x.always && !x.streams, fp8 = b->plan->precision.compute == DTP_FP8;
-    const uint64_t cast = fp8 ? b->units.down * (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) : 0;
+    const uint64_t cast = fp8 ? b->units->down * (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) : 0;
     const uint64_t work = dtp_bound_block(b, 0, 0) + (scatters ? x.early : 0),
                    replayed = dtp_bound_tokens(b, b->replayed) + cast,
                    carried = work + dtp_bound_tokens(b, b->carried), /* behind the first */

@@ -10,8 +10,7 @@
  * the head and (2 + 1/every) R elements.
  * What is fetched ahead comes in a flat buffer that stands beside the tensors copied out of it until the first of these
  * is used. The last of a micro-step's is the embedding's, for its backward: where all weights may stand it has been
- * fetched by the turn; where a bucket holds all of them, forward has a flat buffer of them. ZeRO++ has second copies.
- */
+ * fetched by the turn; where a bucket holds all of them, forward has one of them. ZeRO++ has second copies. */
 #include "bounds/memory_bound.h"
 
 /* Elements: never given back; fetched and given back, the smallest matrix of these. Of the others what is fetched
@@ -31,7 +30,7 @@ static void add_tensors(const struct dtp_bound *b, struct fetched *f, uint64_t c
 static struct fetched fetched_of(const struct dtp_bound *b)
 {
     const struct dtp_deepspeed_plan *asked = &b->plan->deepspeed;
-    const struct dtp_units *u = &b->units;
+    const struct dtp_units *u = b->units;
     const bool replays =
         b->activations.checkpoint_every && b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
     const uint64_t layers = b->layers, every = replays ? b->activations.checkpoint_every : 1,
@@ -66,7 +65,7 @@ static struct fetched fetched_of(const struct dtp_bound *b)
  * backward may be over its distance. */
 static uint64_t weights(const struct dtp_bound *b, const struct fetched *f, uint64_t own, uint64_t layers)
 {
-    const struct dtp_units *u = &b->units;
+    const struct dtp_units *u = b->units;
     uint64_t left = smaller(f->others, own + layers * u->layer_matmul + f->root);
     uint64_t over = f->again && own > u->down ? u->down : 0;
     uint64_t ahead = smaller(f->most, f->ahead + (b->layers - layers) * f->gained);
@@ -86,9 +85,9 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
 {
     const struct reducing *r = own;
     uint64_t g = b->bytes.grads, layers = closing->below < b->layers ? closing->below : b->layers - 1;
-    bool in_place = closing->tensors == 1 && closing->filled % b->units.ranks == 0;
-    uint64_t fetched =
-        closing->bytes ? weights(b, r->f, larger(b->units.down, r->tied), layers) + r->waiting : weights(b, r->f, 0, 0);
+    bool in_place = closing->tensors == 1 && closing->filled % b->units->ranks == 0;
+    uint64_t fetched = closing->bytes ? weights(b, r->f, larger(b->units->down, r->tied), layers) + r->waiting
+                                      : weights(b, r->f, 0, 0);
     dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * closing->whole +
                           (in_place ? 0 : b->bytes.reduce * closing->filled));
 }
@@ -96,7 +95,7 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
 void dtp_bound_fetched(struct dtp_bound *b)
 {
     const struct dtp_activations *a = &b->activations;
-    const struct dtp_units *u = &b->units, *t = b->trained;
+    const struct dtp_units *u = b->units, *t = b->trained;
     const struct dtp_plan *plan = b->plan;
     struct fetched f = fetched_of(b);
     bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED, offloads = plan->offload != DTP_OFFLOAD_NONE;

@@ -22,16 +22,16 @@ struct fsdp {
 /* FSDP2 pads each parameter to equal shards; experts that ranks divide are gathered among those that have the same. */
 static uint64_t padded(const struct dtp_bound *b, uint64_t elements, uint64_t shard, uint64_t expert_shard)
 {
-    return expert_shard     ? (shard - expert_shard) * b->units.ranks + expert_shard * b->units.expert_ranks
+    return expert_shard     ? (shard - expert_shard) * b->units->ranks + expert_shard * b->units->expert_ranks
            : b->plan->fsdp1 ? elements
-                            : shard * b->units.ranks;
+                            : shard * b->units->ranks;
 }
 
 /* Weights as they are gathered: matrices narrower where they travel so; beside adapters frozen ones as they are kept.
  * Where the root is two units, one of them stands at a time, and while blocks are at work what is kept gathered. */
 static void add_weights(const struct dtp_bound *b, struct fsdp *f)
 {
-    const struct dtp_units *u = &b->units, *t = b->trained;
+    const struct dtp_units *u = b->units, *t = b->trained;
     const struct dtp_element_bytes *e = &b->bytes;
     const uint64_t mean_experts = u->expert_layers * u->expert_shard / b->layers,
                    layer = padded(b, u->layer, u->layer_shard, mean_experts),
@@ -77,9 +77,9 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
         f.head_gradient += b->layers * dtp_bound_tokens(b, b->activations.gradient);
     f.input = e->reduce *
               (b->uniform ? padded(b, t->largest_layer, t->largest_layer_shard, t->expert_shard) : b->layer_padded);
-    f.uploaded = up * t->largest_layer_shard, f.root_uploaded = (up || f.flat ? up : cast) * b->units.root_shard;
+    f.uploaded = up * t->largest_layer_shard, f.root_uploaded = (up || f.flat ? up : cast) * b->units->root_shard;
     f.cast = cast && f.flat ? cast * t->largest_layer_shard : f.uploaded;
-    f.stays = !b->units.count ? 0 : f.keeps ? f.layer : group ? f.layer / group : 0;
+    f.stays = !b->units->count ? 0 : f.keeps ? f.layer : group ? f.layer / group : 0;
     f.root_stays = group && !dtp_plan_keeps_root(plan) ? f.first / group : 0;
     f.behind = f.between + (f.ends ? f.root_stays : 0);
     f.whole = f.several && !plan->accumulate_sync;
@@ -99,7 +99,7 @@ static uint64_t gradients(const struct dtp_bound *b, const struct fsdp *f, uint6
 
 static uint64_t width_of(const struct dtp_bound *b, uint64_t unit)
 {
-    const struct dtp_units *u = &b->units;
+    const struct dtp_units *u = b->units;
     return !u->count ? b->layers : unit + 1 < u->count ? u->layers_per_unit : u->last_unit_layers;
 }
 
@@ -109,7 +109,7 @@ static uint64_t width_of(const struct dtp_bound *b, uint64_t unit)
  * that input beside its result and what this is cast into. */
 static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, bool reduces)
 {
-    const struct dtp_units *u = &b->units, *t = b->trained;
+    const struct dtp_units *u = b->units, *t = b->trained;
     const uint64_t begin = unit * u->layers_per_unit, width = width_of(b, unit), end = begin + width,
                    stream = dtp_bound_tokens(b, b->activations.gradient), one = b->bytes.compute * t->largest_layer,
                    depth = dtp_plan_prefetches_backward(b->plan) * (f->flat ? b->plan->prefetch_depth : UINT64_C(1));
@@ -139,9 +139,9 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
 /* The last units, the lowest that gathers all ahead, the first. */
 static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 {
-    const uint64_t count = larger(b->units.count, 1), lowest = b->plan->prefetch ? b->plan->prefetch_depth : 0,
-                   root = lowest && b->units.head_end ? lowest - 1 : 0, /* with the root ahead as well */
-        third = b->units.last_unit_layers < b->units.layers_per_unit ? count - 3 : count,
+    const uint64_t count = larger(b->units->count, 1), lowest = b->plan->prefetch ? b->plan->prefetch_depth : 0,
+                   root = lowest && b->units->head_end ? lowest - 1 : 0, /* with the root ahead as well */
+        third = b->units->last_unit_layers < b->units->layers_per_unit ? count - 3 : count,
                    units[] = {count - 1, count - 2, third, lowest, root, 0};
     uint64_t before = count;
     for (int i = 0; i < 6; i++)
@@ -154,7 +154,7 @@ static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f)
 {
     const struct dtp_activations *a = &b->activations;
-    const struct dtp_units *u = &b->units;
+    const struct dtp_units *u = b->units;
     const struct dtp_plan *plan = b->plan;
     const bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED,
                keeps = f->keeps || plan->fsdp1 || plan->keep_root || f->ends, stands = keeps || chunked;
@@ -229,10 +229,9 @@ void dtp_bound_fsdp(struct dtp_bound *b)
         dtp_bound_keep(b, f.before + f.behind + b->layers * f.stays + f.head_input +
                               (f.whole ? 0 : b->bytes.compute * b->trained->head_end) + (f.keeps ? 0 : f.last) +
                               dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, b->activations.gradient));
-    for (int reduces = f.several ? 0 : 1; reduces < 2; reduces++) {
+    for (int reduces = f.whole ? 0 : 1; reduces < 2; reduces++) { /* where shards are added up, each does */
         keep_units(b, &f, reduces);
-        if (reduces || f.whole)
-            keep_root(b, &f, reduces, &beside);
+        keep_root(b, &f, reduces, &beside);
     }
     dtp_bound_steps(b, &beside);
     dtp_bound_hold(b, f.after);

@@ -7,8 +7,7 @@
 /* Layers whose casts live from forward to backward, bytes of these, of a layer's, of the head's. Buckets that gradients
  * are copied into on their way. Of an element of a gradient as it joins what rests; of gradients made within a block,
  * of all and of the one at work. The head's as it is made, a tied one until the embedding's comes. Of the largest
- * tensor the elements, its gradient on its way to the host. A rank's gradients, where it has them besides whole ones.
- */
+ * tensor the elements, its gradient on its way to the host. A rank's gradients, where it has whole ones too. */
 struct replicated {
     uint64_t kept_casts, kept, casts, head_cast, buckets, made, element_bytes, last_bytes;
     uint64_t head_gradient, waiting, largest, carried, shard, beside;
@@ -44,7 +43,7 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     const struct dtp_plan *plan = b->plan;
     const struct dtp_units *t = b->trained;
     const struct dtp_runtime *runtime = plan->runtime;
-    const uint64_t c = b->bytes.compute, g = b->bytes.grads, every = b->activations.checkpoint_every;
+    const uint64_t c = b->bytes.compute, g = b->bytes.grads;
     const bool behind = plan->deepspeed.pipeline || plan->deepspeed.bf16_optimizer, /* gradients are reduced */
         autocast = dtp_plan_autocast(plan);
     struct replicated r = {.counted = runtime->counts_elements && !behind,
@@ -53,13 +52,11 @@ static struct replicated replicated_of(const struct dtp_bound *b)
                            .shard = g * dtp_divide_up(t->total, t->ranks)};
     r.beside = runtime->adds_before_shards && dtp_plan_shards_grads(plan) && t->ranks > 1 ? r.shard : 0;
     if (autocast) {
-        bool replays = every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
-        r.casts = dtp_plan_casts_weights(plan) ? c * b->units.layer_cast : 0, r.head_cast = c * b->units.embedding;
-        r.kept_casts = b->layers - (replays ? dtp_divide_up(b->layers, every) : 0);
-        r.kept = r.kept_casts * r.casts;
-        const uint64_t experts = b->uniform || !replays ? 0 : dtp_bound_whole_experts(b, b->layers);
-        if (experts && r.casts)
-            r.kept = c * (experts * b->layer_cast[1] + (r.kept_casts - experts) * b->layer_cast[0]);
+        bool replays = b->activations.checkpoint_every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+        r.casts = dtp_plan_casts_weights(plan) ? c * b->units->layer_cast : 0, r.head_cast = c * b->units->embedding;
+        static const uint64_t none[DTP_LAYER_MLPS];
+        r.kept_casts = replays ? dtp_bound_whole(b, b->layers) : b->layers;
+        r.kept = r.casts ? c * dtp_bound_layers(b, b->layers, replays ? none : b->layer_cast, b->layer_cast) : 0;
     }
     if (runtime->gradients_in_matmul)
         return r;
@@ -90,13 +87,12 @@ static void block(struct dtp_bound *b, const struct replicated *r, uint64_t belo
 }
 
 /* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit. Stage 2 keeps its
- * partition from the first bucket on. To the host slices go in fp32, tensor by tensor, or to NVMe a bucket's at once.
- */
+ * partition from the first bucket on. To the host slices go in fp32, tensor by tensor, to NVMe a bucket's at once. */
 static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own)
 {
     const struct dtp_plan *plan = b->plan;
     const struct replicated *r = own;
-    uint64_t g = b->bytes.grads, slices = dtp_divide_up(closing->filled, b->units.ranks);
+    uint64_t g = b->bytes.grads, slices = dtp_divide_up(closing->filled, b->units->ranks);
     bool shards = dtp_plan_shards_grads(plan), on_host = plan->offload != DTP_OFFLOAD_NONE;
     if (plan->offload != DTP_OFFLOAD_NVME)
         slices = smaller(slices, r->largest);
@@ -138,8 +134,7 @@ void dtp_bound_replicated(struct dtp_bound *b)
     block(b, &r, 0, t->head + (b->layers - 1) * t->layer);
     if (r.counted)
         dtp_bound_buckets(b, close_bucket, &r);
-    /* DeepSpeed, behind backward: an fp32 copy of a gradient; all sums on the wire; behind a pipeline's passes a bucket
-     */
+    /* DeepSpeed, behind backward: an fp32 copy of a gradient; all sums on the wire; behind a pipeline a bucket */
     const uint64_t bucket = plan->deepspeed.reduce_bucket_size, reduce = b->bytes.reduce;
     if (sums)
         dtp_bound_keep_late(b, end + b->bytes.grads * r.largest);

@@ -125,16 +125,12 @@ static void count_adapters(const struct dtp_plan *plan, const struct dtp_layer_k
     out->layer_wire += params * frozen.shard + dtp_dtype_bytes(plan->adapters.dtype) * adapters->shard;
 }
 
-static void count_trained(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_layer_kind *block,
+static void count_adapted(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_layer_kind *block,
                           struct dtp_units *out)
 {
     const bool by_elements = dtp_plan_shard_cut(plan) == DTP_CUT_ELEMENTS;
     struct tensor_sum adapters = {.cut = by_elements ? DTP_CUT_ELEMENTS : DTP_CUT_ROWS, .ranks = out->ranks},
                       ends = adapters;
-    out->trained = out->total, out->trained_shard = out->total_shard;
-    out->layer_trained = out->layer, out->root_trained = out->root, out->trained_tensors = out->tensors;
-    if (!dtp_plan_adapts(plan))
-        return;
     dtp_plan_adapt_kind(plan, block);
     count_adapters(plan, block, out, &adapters);
     if (plan->adapters.train_ends) {
@@ -198,7 +194,10 @@ void dtp_units_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->root_shard = out->count ? root.shard : out->total_shard;
     out->tensors_per_layer = layer.tensors;
     out->tensors = t->layers * layer.tensors + root.tensors;
-    count_trained(t, plan, kind, out);
+    out->trained = out->total, out->trained_shard = out->total_shard;
+    out->layer_trained = out->layer, out->root_trained = out->root, out->trained_tensors = out->tensors;
+    if (dtp_plan_adapts(plan))
+        count_adapted(t, plan, kind, out);
 }
 
 /* Of a model whose layers are all alike. */

@@ -46,7 +46,7 @@ static bool worth_keeping(const struct search *search, struct dtp_change *change
     change->gain = prediction->throughput.tokens_per_s / search->tokens_per_s - 1.0;
     if (change->gain < search->least_gain)
         return false;
-    dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &fit);
+    dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, NULL, &fit);
     return fit.best_verdict <= search->worst &&
            dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &prediction->memory, NULL, NULL) ==
                DTP_OK &&

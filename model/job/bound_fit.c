@@ -1,6 +1,5 @@
 #include "job/bound_fit.h"
 
-#include "bounds/bounds.h"
 #include "closed/closed_form_hooks.h"
 #include "plan/rules.h"
 
@@ -28,11 +27,11 @@ struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transforme
 
 /* dtp_bound_memory_of; returns what tensors take at least. */
 static uint64_t memory_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                          const struct dtp_plan *plan, struct dtp_bound_off off, struct dtp_memory *out,
-                          struct dtp_memory_parts *parts)
+                          const struct dtp_plan *plan, struct dtp_bound_off off, struct dtp_job_layers *kept,
+                          struct dtp_memory *out, struct dtp_memory_parts *parts)
 {
     struct dtp_bounds bounds;
-    dtp_bounds_of(transformer, cluster, plan, &bounds);
+    dtp_bounds_of(transformer, cluster, plan, kept, &bounds);
     uint64_t resting = bounds.params_bytes + bounds.optimizer_bytes, moving = bounds.memory_bytes - resting;
     struct dtp_live_bytes live = {.peak_phase = DTP_PHASE_EARLY_BACKWARD};
     uint64_t *peak = live.phase_bytes[live.peak_phase];
@@ -62,7 +61,7 @@ static uint64_t memory_of(const struct dtp_transformer *transformer, const struc
 void dtp_bound_memory_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                          const struct dtp_plan *plan, struct dtp_memory *out, struct dtp_memory_parts *parts)
 {
-    (void)memory_of(transformer, cluster, plan, dtp_bound_most_off(transformer, plan), out, parts);
+    (void)memory_of(transformer, cluster, plan, dtp_bound_most_off(transformer, plan), NULL, out, parts);
 }
 
 /* The verdict on tensors of so many bytes without any segments around them; what stands beside is that of `memory`. */
@@ -82,16 +81,16 @@ static enum dtp_verdict verdict_of(const struct dtp_memory *memory, uint64_t ten
 }
 
 void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                      const struct dtp_plan *plan, struct dtp_bound_fit *out)
+                      const struct dtp_plan *plan, struct dtp_job_layers *kept, struct dtp_bound_fit *out)
 {
     struct dtp_bound_off off = dtp_bound_most_off(transformer, plan);
     if (dtp_plan_model_parallel(plan)) {
         struct dtp_slice slice;
         plan->runtime->closed->slice(transformer, cluster, plan, &slice);
-        out->least_bytes = memory_of(&slice.transformer, &slice.cluster, &slice.plan, off, &out->memory, NULL);
+        out->least_bytes = memory_of(&slice.transformer, &slice.cluster, &slice.plan, off, kept, &out->memory, NULL);
         plan->runtime->closed->add_stages_memory(transformer, cluster, plan, &out->memory);
     } else {
-        out->least_bytes = memory_of(transformer, cluster, plan, off, &out->memory, NULL);
+        out->least_bytes = memory_of(transformer, cluster, plan, off, kept, &out->memory, NULL);
     }
     double most = (double)out->memory.allocated_peak_bytes / (1 - off.below);
     out->best_verdict = verdict_of(&out->memory, out->least_bytes);

@@ -9,6 +9,7 @@
 #ifndef DTP_BOUND_FIT_H
 #define DTP_BOUND_FIT_H
 
+#include "bounds/bounds.h"
 #include "closed/memory.h"
 
 /* Of the program's peak, how far a bound of such a plan may lie off. What ZeRO-3 fetches ahead ends where only a walk
@@ -37,8 +38,9 @@ struct dtp_bound_fit {
 };
 
 /* Inputs as for dtp_bounds_of, the whole plan under tensor and pipeline parallelism, of which only one rank's slice
- * has a bound from below: what stages hold besides comes on top. Allocates nothing; some 2 us. */
+ * has a bound from below: what stages hold besides comes on top. `kept` as for dtp_bounds_of. Allocates nothing; some
+ * 2 us. */
 void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                      const struct dtp_plan *plan, struct dtp_bound_fit *out);
+                      const struct dtp_plan *plan, struct dtp_job_layers *kept, struct dtp_bound_fit *out);
 
 #endif

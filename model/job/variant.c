@@ -74,7 +74,7 @@ enum dtp_status dtp_job_runs(const struct dtp_job *job, bool *runs, struct dtp_f
 {
     struct dtp_bound_fit fit;
     struct dtp_memory memory;
-    dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, &fit);
+    dtp_bound_fit_of(&job->transformer, &job->cluster, &job->plan, NULL, &fit);
     *runs = fit.surely_not_oom;
     if (fit.best_verdict == DTP_VERDICT_OOM || fit.surely_not_oom)
         return DTP_OK;

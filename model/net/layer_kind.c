@@ -1,5 +1,8 @@
 #include "net/layer_kind.h"
 
+#include <stddef.h>
+#include <string.h>
+
 const char *dtp_layer_tensor_text(enum dtp_layer_tensor tensor)
 {
     static const char *const texts[DTP_TENSOR_COUNT] = {
@@ -30,12 +33,19 @@ static void list_matrices(struct dtp_layer_kind *k)
 {
 #define DTP_MATRIX(suffix, word, copies, rows, columns, biased, to)                                                    \
     if ((rows) > 0) {                                                                                                  \
-        struct dtp_layer_matrix *m = &k->matrix[k->matrices++]; /* zeros so far */                                     \
-        m->name = word, m->gradient_name = word " weight gradient";                                                    \
-        m->input_gradient_name = word " input gradient", m->weight_name = word " weight";                              \
-        m->out = rows, m->in = columns, m->groups = copies, m->bias = biased;                                          \
-        m->expert = is_of_experts(k, to), m->own_rows = has_own_rows(k, to), m->wide = is_wide(to);                    \
-        m->id = DTP_MATRIX_##suffix, m->result = to;                                                                   \
+        k->matrix[k->matrices++] = (struct dtp_layer_matrix){.name = word,                                             \
+                                                             .gradient_name = word " weight gradient",                 \
+                                                             .input_gradient_name = word " input gradient",            \
+                                                             .weight_name = word " weight",                            \
+                                                             .out = rows,                                              \
+                                                             .in = columns,                                            \
+                                                             .groups = copies,                                         \
+                                                             .bias = biased,                                           \
+                                                             .expert = is_of_experts(k, to),                           \
+                                                             .own_rows = has_own_rows(k, to),                          \
+                                                             .wide = is_wide(to),                                      \
+                                                             .id = DTP_MATRIX_##suffix,                                \
+                                                             .result = to};                                            \
     }
 #include "net/layer_kind.def"
 }
@@ -79,39 +89,21 @@ void dtp_layer_kind_of(const struct dtp_transformer *transformer, enum dtp_layer
 {
     const struct dtp_transformer *t = transformer;
     bool gated = dtp_activation_is_gated(t->activation);
-    *out = (struct dtp_layer_kind){.hidden = t->hidden,
-                                   .ffn = t->ffn,
-                                   .heads = t->heads,
-                                   .kv_heads = t->kv_heads,
-                                   .head_dim = t->head_dim,
-                                   .d_q = t->heads * t->head_dim,
-                                   .d_kv = t->kv_heads * t->head_dim,
-                                   .d_v = t->kv_heads * t->head_dim,
-                                   .experts_per_token = 1,
-                                   .mlp_width = t->ffn,
-                                   .d_core = t->heads * t->head_dim,
-                                   .norm_statistics = t->norm == DTP_RMS_NORM ? 1 : 2,
-                                   .packs_qkv = packs_qkv,
-                                   .packs_up = gated && packs_up,
-                                   .gated = gated,
-                                   .rotary = t->position == DTP_POSITION_ROPE,
-                                   .qk_norm = t->qk_norm,
-                                   .parallel = t->parallel_block,
-                                   .norms_before = t->norm_place != DTP_NORMS_AFTER,
-                                   .norms_after = t->norm_place != DTP_NORMS_BEFORE,
-                                   .qk_norm_wide = t->qk_norm_wide,
-                                   .qk_norm_bias = t->qk_norm_bias,
-                                   .qk_norm_weight = t->qk_norm_weight,
-                                   .qk_norm_statistics = t->qk_layer_norm ? 2 : 1,
-                                   .norm_weights = !t->norm_without_weight,
-                                   .clamps = t->activation == DTP_SWIGLU_CLAMPED,
-                                   .squares = t->activation == DTP_RELU2,
-                                   .from_result = t->activation == DTP_RELU,
-                                   .norm_bias = t->norm_bias,
-                                   .qkv_bias = t->qkv_bias,
-                                   .output_bias = t->attention_output_bias,
-                                   .mlp_bias = t->mlp_bias,
-                                   .sinks = t->attention_sinks};
+    memset(out, 0, offsetof(struct dtp_layer_kind, matrix)); /* which is large, and written matrix by matrix */
+    out->hidden = t->hidden, out->ffn = out->mlp_width = t->ffn;
+    out->heads = t->heads, out->kv_heads = t->kv_heads, out->head_dim = t->head_dim;
+    out->d_q = out->d_core = t->heads * t->head_dim, out->d_kv = out->d_v = t->kv_heads * t->head_dim;
+    out->experts_per_token = 1;
+    out->norm_statistics = t->norm == DTP_RMS_NORM ? 1 : 2, out->qk_norm_statistics = t->qk_layer_norm ? 2 : 1;
+    out->packs_qkv = packs_qkv, out->gated = gated, out->packs_up = gated && packs_up;
+    out->rotary = t->position == DTP_POSITION_ROPE, out->parallel = t->parallel_block, out->sinks = t->attention_sinks;
+    out->norms_before = t->norm_place != DTP_NORMS_AFTER, out->norms_after = t->norm_place != DTP_NORMS_BEFORE;
+    out->norm_weights = !t->norm_without_weight, out->norm_bias = t->norm_bias;
+    out->qk_norm = t->qk_norm, out->qk_norm_wide = t->qk_norm_wide, out->qk_norm_bias = t->qk_norm_bias;
+    out->qk_norm_weight = t->qk_norm_weight;
+    out->clamps = t->activation == DTP_SWIGLU_CLAMPED, out->squares = t->activation == DTP_RELU2;
+    out->from_result = t->activation == DTP_RELU;
+    out->qkv_bias = t->qkv_bias, out->output_bias = t->attention_output_bias, out->mlp_bias = t->mlp_bias;
     if (mlp == DTP_LAYER_EXPERTS)
         set_experts(t, out);
     if (t->kv_latent)

@@ -110,10 +110,10 @@ struct dtp_layer_kind {
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
     bool norm_bias, qkv_bias, output_bias, mlp_bias;
     bool router_bias, shared_gate, sinks;
-    struct dtp_layer_matrix matrix[DTP_LAYER_MATRICES];
-    int matrices;
     bool adapted;     /* of the plan: matrices are frozen, and so are norms and biases */
     uint32_t vectors; /* norms that exist, bits by enum dtp_layer_vector */
+    int matrices;
+    struct dtp_layer_matrix matrix[DTP_LAYER_MATRICES]; /* so many of them; behind these it holds nothing */
 };
 /* Rows of all experts lie in one tensor, by experts, and are put back by tokens unweighed. */
 static inline bool dtp_layer_orders_rows(const struct dtp_layer_kind *kind)

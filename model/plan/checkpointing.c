@@ -22,16 +22,17 @@ bool dtp_recompute_parse(const char *text, uint32_t *out)
 
 struct dtp_checkpoint_rule dtp_plan_checkpoint_rule(const struct dtp_plan *plan)
 {
+    static const struct dtp_checkpoint_rule rules[] = {
+        [DTP_CHECKPOINT_NONE] = {DTP_KEEPS_ALL, 0, false},
+        [DTP_CHECKPOINT_FULL] = {DTP_KEEPS_INPUT, 1, true},
+        [DTP_CHECKPOINT_EVERY_N] = {DTP_KEEPS_INPUT, 0, true}, /* the plan's N */
+        [DTP_CHECKPOINT_SELECTIVE_ATTENTION] = {DTP_KEEPS_ALL_BUT_CORE, 1, false},
+        [DTP_CHECKPOINT_SELECTIVE_MATMUL] = {DTP_KEEPS_SECOND_MATMULS, 1, true}};
     if (plan->megatron.recompute)
         return (struct dtp_checkpoint_rule){DTP_KEEPS_PARTS, 1, true};
-    switch (plan->checkpointing) {
-    case DTP_CHECKPOINT_NONE: break;
-    case DTP_CHECKPOINT_FULL: return (struct dtp_checkpoint_rule){DTP_KEEPS_INPUT, 1, true};
-    case DTP_CHECKPOINT_EVERY_N: return (struct dtp_checkpoint_rule){DTP_KEEPS_INPUT, plan->checkpoint_every, true};
-    case DTP_CHECKPOINT_SELECTIVE_ATTENTION: return (struct dtp_checkpoint_rule){DTP_KEEPS_ALL_BUT_CORE, 1, false};
-    case DTP_CHECKPOINT_SELECTIVE_MATMUL: return (struct dtp_checkpoint_rule){DTP_KEEPS_SECOND_MATMULS, 1, true};
-    }
-    return (struct dtp_checkpoint_rule){DTP_KEEPS_ALL, 0, false};
+    struct dtp_checkpoint_rule rule = rules[plan->checkpointing];
+    rule.every += plan->checkpointing == DTP_CHECKPOINT_EVERY_N ? plan->checkpoint_every : 0;
+    return rule;
 }
 
 uint64_t dtp_checkpointed_layers(const struct dtp_checkpoint_rule *rule, uint64_t layers)

@@ -93,6 +93,18 @@ static void check_flops(const struct random_job *job, const struct dtp_program *
     fail_msg("%s: %.6g FLOPs, the program %.6g", job->plan.runtime->name, needed, flops);
 }
 
+/* Of layers that were counted for other batches the same comes out. */
+static void check_kept(const struct random_job *job, const struct dtp_bounds *bounds)
+{
+    static struct dtp_job_layers kept; /* of the job before, too */
+    struct dtp_plan others = job->plan;
+    struct dtp_bounds again;
+    others.micro_batch += 3, others.accumulate = others.accumulate % 3 + 1;
+    dtp_bounds_of(&job->transformer, &job->cluster, &others, &kept, &again);
+    dtp_bounds_of(&job->transformer, &job->cluster, &job->plan, &kept, &again);
+    assert_memory_equal(&again, bounds, sizeof again);
+}
+
 /* False where the job has no step program. */
 static bool check_job(const struct random_job *job, struct tally *tally)
 {
@@ -100,7 +112,8 @@ static bool check_job(const struct random_job *job, struct tally *tally)
     struct dtp_bounds bounds;
     if (dtp_lower(&job->transformer, &job->cluster, &job->plan, 0, &program, NULL) != DTP_OK)
         return false;
-    dtp_bounds_of(&job->transformer, &job->cluster, &job->plan, &bounds);
+    dtp_bounds_of(&job->transformer, &job->cluster, &job->plan, NULL, &bounds);
+    check_kept(job, &bounds);
     check_memory(job, program, &bounds, tally);
     if (!dtp_plan_adapts(&job->plan)) /* whose first layer needs less (test_lower_against_closed_form) */
         check_flops(job, program);
@@ -344,7 +357,7 @@ static void test_slices(void **state)
             continue;
         struct dtp_bound_off most = dtp_bound_most_off(&job.transformer, &job.plan);
         struct dtp_bound_fit fit;
-        dtp_bound_fit_of(&job.transformer, &job.cluster, &job.plan, &fit);
+        dtp_bound_fit_of(&job.transformer, &job.cluster, &job.plan, NULL, &fit);
         double off = (double)fit.memory.allocated_peak_bytes / (double)peak_bytes - 1;
         double surely = (double)fit.least_bytes / (double)peak_bytes - 1;
         tally.plans++;
@@ -374,7 +387,7 @@ static void test_states_by_hand(void **state)
     plan.strategy = DTP_DDP, plan.sequence = 2048, plan.compile = false;
     assert_true(dtp_precision_recipe("bf16-pure", &plan.precision));
     assert_int_equal(dtp_plan_resolve(&plan, &t, &one, NULL), DTP_OK);
-    dtp_bounds_of(&t, &one, &plan, &bounds);
+    dtp_bounds_of(&t, &one, &plan, NULL, &bounds);
     assert_true(bounds.params_bytes == 2 * psi && bounds.optimizer_bytes == 4 * psi && bounds.grads_bytes == 2 * psi);
     double weights = (double)psi - 32000.0 * 4096 - 65 * 4096, length = dtp_transformer_attention_length(&t, 2048);
     assert_true(fabs(needed_flops(&t, &plan) / (2048 * (6 * weights + 6 * length * 4096 * 32)) - 1) < 1e-12);
@@ -382,7 +395,7 @@ static void test_states_by_hand(void **state)
     plan.strategy = DTP_FULL_SHARD, plan.sequence = 2048;
     assert_true(dtp_precision_recipe("bf16-pure", &plan.precision));
     assert_int_equal(dtp_plan_resolve(&plan, &t, &eight, NULL), DTP_OK);
-    dtp_bounds_of(&t, &eight, &plan, &bounds);
+    dtp_bounds_of(&t, &eight, &plan, NULL, &bounds);
     assert_true(bounds.params_bytes == psi / 4 && bounds.optimizer_bytes == psi / 2);
     assert_true(bounds.memory_bytes > bounds.params_bytes + bounds.optimizer_bytes + bounds.kept_bytes);
 }

@@ -50,7 +50,7 @@ static struct dtp_bounds bounds_of(const struct dtp_transformer *t, struct dtp_p
 {
     struct dtp_bounds bounds;
     struct dtp_cluster cluster = resolved(t, &plan);
-    dtp_bounds_of(t, &cluster, &plan, &bounds);
+    dtp_bounds_of(t, &cluster, &plan, NULL, &bounds);
     return bounds;
 }
 
