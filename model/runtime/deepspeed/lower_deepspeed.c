@@ -67,6 +67,8 @@ static void count_families(struct dtp_lowering *l, struct dtp_lower_ipg *ipg)
     uint64_t all = 0, of_experts = 0;
     for (uint64_t i = 0; i <= l->transformer->layers; i++)
         all += dtp_lower_module_at(l, i)->trained_elements;
+    if (l->role.fills) /* of layers that all are of one kind, more than are lowered */
+        all = l->role.fills->fills * l->block.trained_elements + l->root.trained_elements;
     for (int i = 0; l->transformer->experts && i < experts->tensors.kind.matrices; i++)
         of_experts += experts->tensors.kind.matrix[i].expert ? experts->block.elements[i] : 0;
     if (l->transformer->experts)
@@ -85,6 +87,23 @@ static void count_families(struct dtp_lowering *l, struct dtp_lower_ipg *ipg)
 static uint64_t partition_of(const struct dtp_lower_ipg *ipg)
 {
     return ipg->of[OF_ALL].partition + ipg->of[OF_EXPERTS].partition;
+}
+
+static enum dtp_stream reduction_stream(const struct dtp_lowering *l)
+{
+    return l->plan->deepspeed.overlap_comm ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
+}
+
+/* The partition's gradients, which the first reduction makes and the step lets go. */
+static void describe_bucket(struct dtp_lowering *l, struct dtp_live_bucket *out)
+{
+    struct dtp_lower_ipg *ipg = ipg_of(l);
+    uint64_t kept = l->plan->strategy == DTP_ZERO2 ? l->bytes.grads * ipg->of[OF_ALL].partition : 0;
+    *out = (struct dtp_live_bucket){.elements = ipg->bucket,
+                                    .element_bytes = l->bytes.reduce,
+                                    .kept_bytes = (int64_t)kept,
+                                    .pool = reduction_stream(l)};
+    ipg->of[OF_ALL].grads = dtp_lower_buffer(l, "gradients of the partition", DTP_OWNER_GRADS, out->pool, kept, false);
 }
 
 static enum dtp_status make(struct dtp_lowering *l)
@@ -113,6 +132,8 @@ static enum dtp_status make(struct dtp_lowering *l)
     if (experts->elements && l->plan->ep > 1 && experts->ranks > 1)
         experts->group =
             dtp_program_add_group(l->program, (struct dtp_program_group){(uint32_t)experts->ranks, l->plan->ep});
+    if (l->role.fills)
+        describe_bucket(l, &l->role.fills->bucket);
     return DTP_OK;
 }
 
@@ -122,11 +143,6 @@ static void release(struct dtp_lowering *l)
 }
 
 /* ---- reduction --------------------------------------------------------------------------------------------------- */
-
-static enum dtp_stream reduction_stream(const struct dtp_lowering *l)
-{
-    return l->plan->deepspeed.overlap_comm ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
-}
 
 static void open_buckets(struct dtp_lowering *l)
 {
@@ -247,7 +263,9 @@ static void take_gradient(struct dtp_lowering *l, int part, dtp_buffer_id source
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
     const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
-    if (filled(ipg) && filled(ipg) + elements > ipg->bucket)
+    if (l->role.fills)
+        dtp_live_runs_fill(l->role.fills, elements);
+    else if (filled(ipg) && filled(ipg) + elements > ipg->bucket)
         reduce_bucket(l);
     ipg->first = filled(ipg) ? ipg->first : family_of(l, part);
     ipg->of[family_of(l, part)].filled += elements;
@@ -296,7 +314,9 @@ static bool gradient_rests(const struct dtp_lowering *l)
 static void close_buckets(struct dtp_lowering *l)
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
-    if (filled(ipg))
+    if (l->role.fills)
+        dtp_live_runs_fill(l->role.fills, DTP_LIVE_FLUSH);
+    else if (filled(ipg))
         reduce_bucket(l);
     struct dtp_draft draft;
     await(l);
@@ -423,7 +443,14 @@ static void step(struct dtp_lowering *l)
             gather_weights(l, &ipg->of[i]);
 }
 
+/* On the host the partition is another matter, and experts fill a partition of their own. */
+static bool fills(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return plan->offload == DTP_OFFLOAD_NONE && !transformer->experts;
+}
+
 const struct dtp_lower_hooks dtp_lower_zero12 = {
+    .fills = fills,
     .make = make,
     .release = release,
     .begin_backward = begin_backward,
