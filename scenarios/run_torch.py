@@ -81,7 +81,7 @@ LET_BE = {
                                 "symmetric_windows gather_engine reduce_engine cp_chunks",
         "of adapters, which are refused": "lora_targets lora_dtype lora_dropout lora_alpha dora base train_ends",
         "of FSDP1, which is refused": "limit_all_gathers",
-        "of formats in 8 bits, which are refused": "fp8_recipe fp8_all_gather",
+        "of formats in 8 bits, which are refused": "fp8_recipe fp8_all_gather bf16_linears",
         "of PowerSGD, which is refused": "powersgd_rank powersgd_start_step",
         "of runtime peft": "fast_kernels gptq_operators narrow_logits",
     },

@@ -208,6 +208,7 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     struct dtp_transformer own = dtp_plan_own_experts(t, plan);
     dtp_layer_kind_of(&own, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &kind);
     dtp_plan_call_experts(plan, &kind);
+    dtp_plan_widen_kind(plan, &kind);
     dtp_units_of(t, cluster, plan, &kind, out);
 }
 

@@ -185,17 +185,77 @@ static enum dtp_status read_pipeline(struct dtp_reading *r)
 /* ---- formats, kernels, memory -------------------------------------------------------------------------------------
  */
 
+/* A name of filter_fqns that is a part of modules' names (module_filter_fn): of the head, of what has no fp8 anyway, or
+ * of linears of all layers, bits by enum dtp_adapter_target. */
+static const struct {
+    const char *part;
+    bool head;
+    uint32_t linears;
+} filters[] = {{"output", true, 0},
+               {"lm_head", true, 0},
+               {"router.gate", false, 0},
+               {"attention.wq", false, 1u << DTP_TARGET_Q},
+               {"attention.wk", false, 1u << DTP_TARGET_K},
+               {"attention.wv", false, 1u << DTP_TARGET_V},
+               {"attention.wo", false, 1u << DTP_TARGET_OUTPUT},
+               {"wq", false, 1u << DTP_TARGET_Q},
+               {"wk", false, 1u << DTP_TARGET_K},
+               {"wv", false, 1u << DTP_TARGET_V},
+               {"wo", false, 1u << DTP_TARGET_OUTPUT},
+               {"attention", false, DTP_TARGETS_ATTENTION},
+               {"feed_forward.w1", false, 1u << DTP_TARGET_GATE},
+               {"feed_forward.w2", false, 1u << DTP_TARGET_DOWN},
+               {"feed_forward.w3", false, 1u << DTP_TARGET_UP},
+               {"w1", false, 1u << DTP_TARGET_GATE},
+               {"w2", false, 1u << DTP_TARGET_DOWN},
+               {"w3", false, 1u << DTP_TARGET_UP},
+               {"feed_forward", false, 1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP | 1u << DTP_TARGET_DOWN}};
+#define FILTERS (sizeof filters / sizeof *filters)
+
+static size_t find_filter(const char *name, size_t length)
+{
+    size_t i = 0;
+    while (i < FILTERS && (strlen(filters[i].part) != length || strncmp(name, filters[i].part, length) != 0))
+        i++;
+    return i;
+}
+
+/* Names with commas between, the head's among them. */
+static enum dtp_status read_filter(struct dtp_reading *r, uint32_t *linears)
+{
+    const char *names = or_else(dtp_fact(r, "filter"), "");
+    bool head = false;
+    for (*linears = 0; *names;) {
+        size_t length = strcspn(names, ","), found = find_filter(names, length);
+        if (found == FILTERS)
+            return dtp_refuse_fact(r, "filter",
+                                   "names other modules than output and linears of all layers, as attention.wk or w2; "
+                                   "auto_filter_small_kn and single layers are not modelled");
+        head |= filters[found].head;
+        *linears |= filters[found].linears;
+        names += length + (names[length] ? 1 : 0);
+    }
+    return head ? DTP_OK
+                : dtp_refuse_fact(r, "filter",
+                                  "fp8 in the head is not modelled; filter_fqns = [\"output\"] leaves it out");
+}
+
 static enum dtp_status read_fp8(struct dtp_reading *r)
 {
+    char words[DTP_TARGETS_BYTES];
+    uint32_t linears;
+    enum dtp_status filtered = read_filter(r, &linears);
     const char *recipe = or_else(dtp_fact(r, "recipe"), "tensorwise"), *gather = dtp_fact(r, "gather");
-    if (!is(dtp_fact(r, "filter"), "output"))
-        return dtp_refuse_fact(r, "filter",
-                               "fp8 in the head is not modelled; filter_fqns = [\"output\"] leaves it out");
+    if (filtered != DTP_OK)
+        return filtered;
     enum dtp_status worst =
         dtp_make_key(r, "precision", is(recipe, "rowwise") ? "fp8-rowwise" : "fp8-tensorwise", "recipe");
     if (is(recipe, "tensorwise"))
         worst = dtp_worse(worst, dtp_make_key(r, "fp8_all_gather", or_else(gather, "false"), "gather"));
-    return worst;
+    if (!linears)
+        return worst;
+    dtp_targets_text(linears, words);
+    return dtp_worse(worst, dtp_make_key(r, "bf16_linears", words, "filter"));
 }
 
 /* Stored in fp32 or bf16, gathered and computed in mixed_precision_param, reduced in fp32. */
@@ -325,6 +385,20 @@ static void write_checkpointing(struct dtp_writing *w)
         dtp_say_count(w, "option", plan->checkpoint_every);
 }
 
+static void write_filter(struct dtp_writing *w)
+{
+    static const char *const names[DTP_TARGET_COUNT] = {
+        [DTP_TARGET_Q] = "attention.wq",       [DTP_TARGET_K] = "attention.wk",
+        [DTP_TARGET_V] = "attention.wv",       [DTP_TARGET_OUTPUT] = "attention.wo",
+        [DTP_TARGET_GATE] = "feed_forward.w1", [DTP_TARGET_UP] = "feed_forward.w3",
+        [DTP_TARGET_DOWN] = "feed_forward.w2"};
+    char list[160] = "output";
+    for (int i = 0; i < DTP_TARGET_COUNT; i++)
+        if (dtp_written_job(w)->plan.bf16_linears & 1u << i)
+            snprintf(list + strlen(list), sizeof list - strlen(list), ",%s", names[i]);
+    dtp_say(w, "filter", list);
+}
+
 static void write_formats(struct dtp_writing *w)
 {
     const struct dtp_precision *p = &dtp_written_job(w)->plan.precision;
@@ -335,7 +409,7 @@ static void write_formats(struct dtp_writing *w)
         return;
     dtp_say(w, "converters", "fp8");
     dtp_say(w, "recipe", strcmp(dtp_written_value(w, "precision"), "fp8-rowwise") == 0 ? "rowwise" : "tensorwise");
-    dtp_say(w, "filter", "output");
+    write_filter(w);
     dtp_say(w, "gather", p->fp8_all_gather ? "true" : "false");
 }
 

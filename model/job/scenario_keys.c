@@ -185,6 +185,23 @@ static void write_targets(const void *field, struct dtp_job_value *out)
     write_word(out->buffer, out);
 }
 
+/* Of linears that stay as they are: none, or targets of adapters. */
+static bool parse_linears(const char *text, void *field)
+{
+    if (strcmp(text, "none") != 0)
+        return dtp_targets_parse(text, field);
+    *(uint32_t *)field = 0;
+    return true;
+}
+
+static void write_linears(const void *field, struct dtp_job_value *out)
+{
+    if (*(const uint32_t *)field)
+        write_targets(field, out);
+    else
+        write_word("none", out);
+}
+
 static bool parse_recompute(const char *text, void *field)
 {
     return dtp_recompute_parse(text, field);

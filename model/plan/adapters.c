@@ -124,9 +124,20 @@ static enum dtp_adapter_target target_of(enum dtp_layer_matrix_id id)
     }
 }
 
+void dtp_plan_widen_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind)
+{
+    uint32_t qkv = 1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V, linears = plan->bf16_linears;
+    for (int i = 0; i < kind->matrices && linears; i++) {
+        enum dtp_adapter_target target = target_of(kind->matrix[i].id);
+        bool named = target < DTP_TARGET_COUNT && linears & 1u << target;
+        kind->matrix[i].wide |= named || (kind->matrix[i].id == DTP_MATRIX_QKV && (linears & qkv) == qkv);
+    }
+}
+
 void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind)
 {
     const struct dtp_adapter_choice *choice = &plan->adapters;
+    dtp_plan_widen_kind(plan, kind);
     if (!choice->rank)
         return;
     kind->adapted = true;

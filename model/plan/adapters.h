@@ -74,6 +74,8 @@ struct dtp_resolver;
 /* The result of a packed matrix is copied before the adapter's is added to it. */
 bool dtp_plan_defends_results(const struct dtp_plan *plan);
 /* Which matrices of the kind are frozen, and the ranks beside them. */
+/* Linears that bf16_linears names are in 16 bits (dtp_layer_matrix.wide). */
+void dtp_plan_widen_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
 void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
 /* Elements of a matrix's A and B, and of its magnitudes; of experts each has its own. */
 static inline uint64_t dtp_adapter_elements(const struct dtp_layer_matrix *matrix)

@@ -323,6 +323,15 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
     return habits;
 }
 
+/* A linear in 16 bits is among those of the projection, and keeps what it reads. */
+static bool reads_wide(const struct dtp_layer_tensors *out, const struct dtp_layer_operator *op)
+{
+    for (int i = 0; i < out->kind.matrices && op->kind == DTP_LAYER_OP_PROJECTION; i++)
+        if (out->kind.matrix[i].wide && op->makes & UINT64_C(1) << out->kind.matrix[i].result)
+            return true;
+    return false;
+}
+
 /* Where a cast to fp8 stands between a matmul and what it read, a compiler has the cast's kernel make that again of
  * what its maker keeps, for norms and activations are pointwise (torch/_functorch/partitioners.py bans it of what a
  * matmul itself reads). Where DDP's bucket cuts the layer, the activation is the second graph's input and is kept. */
@@ -338,6 +347,8 @@ static uint64_t made_again(const struct dtp_layer_tensors *out, const struct dtp
     uint64_t read = 0, again = BIT(CORE_COPY); /* a copy that only changes the order of elements is pointwise too */
     for (int i = 0; i < out->operators; i++)
         read |= out->op[i].kind == DTP_LAYER_OP_PROJECTION ? out->op[i].reads : 0;
+    for (int i = 0; i < out->operators; i++)
+        read &= reads_wide(out, &out->op[i]) ? ~out->op[i].reads : UINT64_MAX;
     for (int i = 0; i < out->operators; i++) {
         const struct dtp_layer_operator *op = &out->op[i];
         bool pointwise = op->kind == DTP_LAYER_OP_NORM || (op->kind == DTP_LAYER_OP_ACTIVATION && !cut);

@@ -41,6 +41,7 @@
     X(EXPERTS, p->runtime->expert_parallel, "runtimes with expert parallelism (deepspeed, megatron, torch)")           \
     X(SPLIT_EXPERTS, p->ep > 1 && !p->runtime->executed,                                                               \
       "expert parallelism (ep above 1) of runtimes deepspeed, megatron, torch")                                        \
+    X(FP8_LINEARS, dtp_plan_is_fsdp(p) && !p->fsdp1 && p->precision.compute == DTP_FP8, "fp8 under FSDP2")             \
     X(CAPACITY, p->runtime->overlap_grad_reduce || (p->runtime->slots_rows && !p->deepspeed.autoep),                   \
       "runtimes megatron and deepspeed (without autoep)")                                                              \
     X(SLOTS, p->runtime->slots_rows && !p->deepspeed.autoep, "runtime deepspeed without autoep")                       \

@@ -19,11 +19,12 @@
 
 #include <unistd.h>
 
-#define FROZEN_JOBS 2620u
+#define FROZEN_JOBS 2660u
 #define FROZEN_NANOTRON_FROM 2000u /* which came when the others stood: its jobs are the last */
 #define FROZEN_PEFT_FROM 2200u     /* and this one later yet */
 #define FROZEN_ROUTED_FROM 2500u   /* Megatron's models with experts */
 #define FROZEN_HOOKED_FROM 2580u   /* and what our executor's replicas sum in place of gradients */
+#define FROZEN_SLOTTED_FROM 2620u  /* DeepSpeed's models with experts */
 #define FROZEN_VALUE_BYTES 64
 
 struct frozen_job {
@@ -52,8 +53,9 @@ enum frozen_who {
     FROZEN_DIVIDED, /* DeepSpeed, drawn later */
     FROZEN_ADAPTED, /* PyTorch's, drawn later: models that are fine-tuned by adapters */
     FROZEN_PEFT,
-    FROZEN_ROUTED, /* Megatron, models with experts */
-    FROZEN_HOOKED, /* our executor, jobs with a communication hook */
+    FROZEN_ROUTED,  /* Megatron, models with experts */
+    FROZEN_HOOKED,  /* our executor, jobs with a communication hook */
+    FROZEN_SLOTTED, /* DeepSpeed, models with experts */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -82,6 +84,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_PEFT: return p->runtime == &dtp_runtime_peft;
     case FROZEN_ROUTED: return p->runtime == &dtp_runtime_megatron && d->transformer.experts;
     case FROZEN_HOOKED: return executor && random_job_number >= FROZEN_HOOKED_FROM;
+    case FROZEN_SLOTTED: return p->runtime == &dtp_runtime_deepspeed && d->transformer.experts;
     case FROZEN_DIVIDED: return p->runtime == &dtp_runtime_deepspeed;
     case FROZEN_ADAPTED: return p->runtime == &dtp_runtime_torch && p->strategy != DTP_HYBRID_SHARD;
     }
@@ -162,17 +165,18 @@ static inline struct dtp_draft frozen_draft(void)
     random_key("executor");
     bool executor = random_below(4) == 0;
     if (random_job_number >= FROZEN_ROUTED_FROM)
-        executor = random_job_number >= FROZEN_HOOKED_FROM;
+        executor = random_job_number >= FROZEN_HOOKED_FROM && random_job_number < FROZEN_SLOTTED_FROM;
     draft.transformer = executor ? random_executor_transformer() : random_transformer();
     draft.plan = executor ? random_executor_plan(&cluster, &draft.transformer) : random_plan(&cluster);
     random_key("torch"); /* what most people ask for */
     if (!executor && random_bool())
         draft.plan.runtime = &dtp_runtime_torch;
     if (random_job_number >= FROZEN_NANOTRON_FROM)
-        draft.plan.runtime = random_job_number < FROZEN_PEFT_FROM     ? &dtp_runtime_nanotron
-                             : random_job_number < FROZEN_ROUTED_FROM ? &dtp_runtime_peft
-                             : random_job_number < FROZEN_HOOKED_FROM ? &dtp_runtime_megatron
-                                                                      : &dtp_runtime_dtplan;
+        draft.plan.runtime = random_job_number < FROZEN_PEFT_FROM      ? &dtp_runtime_nanotron
+                             : random_job_number < FROZEN_ROUTED_FROM  ? &dtp_runtime_peft
+                             : random_job_number < FROZEN_HOOKED_FROM  ? &dtp_runtime_megatron
+                             : random_job_number < FROZEN_SLOTTED_FROM ? &dtp_runtime_dtplan
+                                                                       : &dtp_runtime_deepspeed;
     draft.plan.precision = dtp_plan_default().precision; /* frozen_draws has its recipes */
     random_key("shallow");
     if (random_below(16))
@@ -180,7 +184,8 @@ static inline struct dtp_draft frozen_draft(void)
     random_key("even sizes"); /* fp8 takes multiples of 16 */
     if (random_bool())
         draft.transformer.vocab = draft.transformer.vocab / 128 * 128, draft.transformer.ffn &= ~UINT64_C(15);
-    if (random_job_number >= FROZEN_ROUTED_FROM && random_job_number < FROZEN_HOOKED_FROM) {
+    if ((random_job_number >= FROZEN_ROUTED_FROM && random_job_number < FROZEN_HOOKED_FROM) ||
+        random_job_number >= FROZEN_SLOTTED_FROM) {
         random_key("experts");
         draft.transformer.experts = UINT64_C(8) << random_below(3), draft.transformer.experts_per_token = 2;
         draft.transformer.expert_ffn = UINT64_C(256) << random_below(3);
@@ -227,6 +232,9 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         bool meaningless;
         enum dtp_key key;
     } rows[] = {
+        {frozen_is(job, DTP_KEY_autoep, "true"), DTP_KEY_capacity_factor},
+        {frozen_is(job, DTP_KEY_autoep, "true"), DTP_KEY_drop_tokens},
+        {frozen_is(job, DTP_KEY_autoep, "true"), DTP_KEY_transformers_layers},
         {!frozen_is(job, DTP_KEY_position, "learned"), DTP_KEY_positions},
         {!job->value[DTP_KEY_sliding_window][0], DTP_KEY_sliding_window_pattern},
         {frozen_is(job, DTP_KEY_norm, "layer_norm"), DTP_KEY_norm_unit_offset},
@@ -324,7 +332,7 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     X(activation_fp8_input_store) X(shared_expert_overlap) X(chunked_attention) X(attention_sinks) \
     X(router_on_input) X(cp_chunks) \
     X(q_latent) X(kv_latent) X(rope_head_dim) X(value_head_dim) X(mtp_layers) X(bf16_first_layers) \
-    X(bf16_last_layers) X(autoep) X(drop_tokens)
+    X(bf16_last_layers) X(bf16_linears)
 /* clang-format on */
 #define FROZEN_KEY(key) DTP_KEY_##key,
 static const enum dtp_key frozen_named_keys[] = {FROZEN_NAMED_KEYS(FROZEN_KEY) FROZEN_REFUSED_KEYS(FROZEN_KEY)};

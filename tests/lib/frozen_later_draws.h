@@ -1,5 +1,5 @@
 /* Of frozen jobs, rows of FROZEN_DRAWS (frozen_jobs.h) for jobs that came last: Megatron's models with experts, and
- * communication hooks of our executor. */
+ * communication hooks of our executor, DeepSpeed's models with experts. */
 #ifndef TEST_FROZEN_LATER_DRAWS_H
 #define TEST_FROZEN_LATER_DRAWS_H
 
@@ -30,6 +30,27 @@
     X(reduce_dtype, HOOKED, 1, "fp32")                                                                                 \
     X(strategy, HOOKED, 1, "ddp|ddp|hybrid_shard")                                                                     \
     X(comm_hook, HOOKED, 1, "fp16|bf16|int8|powersgd")                                                                 \
-    X(powersgd_rank, HOOKED, 2, "2|4")
+    X(powersgd_rank, HOOKED, 2, "2|4")                                                                                 \
+    X(ep, SLOTTED, 1, "1|2|2|2|4")                                                                                     \
+    X(expert_imbalance, SLOTTED, 4, "1.5")                                                                             \
+    X(autoep, SLOTTED, 2, "true")                                                                                      \
+    X(loss, SLOTTED, 1, "eager|fused")                                                                                 \
+    X(compile, SLOTTED, 1, "false")                                                                                    \
+    X(drop_tokens, SLOTTED, 3, "false")                                                                                \
+    X(capacity_factor, SLOTTED, 3, "1.25|2")                                                                           \
+    X(checkpointing, SLOTTED, 1, "none|full")                                                                          \
+    X(strategy, SLOTTED, 1, "zero1|zero2")                                                                             \
+    X(precision, SLOTTED, 1, "bf16-mixed")                                                                             \
+    X(norm, SLOTTED, 1, "rms_norm")                                                                                    \
+    X(activation, SLOTTED, 1, "swiglu")                                                                                \
+    X(position, SLOTTED, 1, "rope")                                                                                    \
+    X(tp, SLOTTED, 1, "1")                                                                                             \
+    X(cp, SLOTTED, 1, "1")                                                                                             \
+    X(pp, SLOTTED, 1, "1")                                                                                             \
+    X(optimizer, SLOTTED, 1, "adamw")                                                                                  \
+    X(offload, SLOTTED, 1, "none")                                                                                     \
+    X(megatron_layers, SLOTTED, 1, "false")                                                                            \
+    X(transformers_layers, SLOTTED, 1, "false")                                                                        \
+    X(bf16_optimizer, SLOTTED, 1, "false")
 
 #endif

@@ -222,6 +222,7 @@ static const char random_named_fields[] =
     "reduce_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "
     "stage3_prefetch_bucket_size stage3_param_persistence_threshold zero_hpz_partition_size "
     "zero_quantized_weights zero_quantized_gradients pipeline sequence_dtype megatron_layers autoep drop_tokens "
+    "bf16_linears "
     "bf16_optimizer "
     "overlap "
     "bf16_first bf16_last "

@@ -94,8 +94,36 @@ static void check_held_logits(struct dtp_resolver *r)
         dtp_plan_refuse(r, "hold_logits", "is modelled of data parallel ranks alone; leave it out, or tp, pp and cp");
 }
 
+/* torchao's linears, each with its weight, among FSDP2's parameters in bf16. */
+static void check_bf16_linears(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const uint32_t qkv = 1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V,
+                   gate_up = 1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP, named = p->bf16_linears;
+    const enum dtp_fp8_recipe recipe = p->precision.fp8_recipe;
+    if (!named)
+        return;
+    if (recipe != DTP_FP8_TENSORWISE && recipe != DTP_FP8_ROWWISE && recipe != DTP_FP8_ROWWISE_GW_HP)
+        dtp_plan_refuse(r, "bf16_linears",
+                        "chooses among torchao's linears; use precision fp8-tensorwise or "
+                        "fp8-rowwise");
+    if (named == DTP_TARGETS_ALL)
+        dtp_plan_refuse(r, "bf16_linears", "leaves none in fp8; use precision bf16-mixed");
+    if (p->precision.fp8_all_gather)
+        dtp_plan_refuse(r, "fp8_all_gather",
+                        "with bf16_linears, where a unit is gathered in two formats, is not "
+                        "modelled; set it to false");
+    if (p->tp > 1)
+        dtp_plan_refuse(r, "tp", "with bf16_linears is not modelled; use 1");
+    bool part = (p->fused_qkv && named & qkv && (named & qkv) != qkv) ||
+                (p->fused_gate_up && named & gate_up && (named & gate_up) != gate_up);
+    if (part)
+        dtp_plan_refuse(r, "bf16_linears", "names a part of a fused linear; name all of it, or leave it apart");
+}
+
 static void check(struct dtp_resolver *r)
 {
+    check_bf16_linears(r);
     const struct dtp_plan *p = r->plan;
     check_held_logits(r);
     check_dtypes(r);
