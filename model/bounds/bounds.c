@@ -96,7 +96,8 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     b.units = dtp_job_units(layers), b.trained = dtp_plan_adapts(plan) ? &layers->trained : b.units;
     b.tokens = dtp_plan_tokens(plan);
     dtp_element_bytes_count(plan, &b.bytes);
-    dtp_bound_blocks(&b, layers);
+    for (int i = 0; i < (b.uniform ? 1 : DTP_LAYER_MLPS); i++)
+        dtp_bound_kind(&b, layers, i);
     dtp_state_bytes_at_rest(b.transformer, cluster, b.units, plan, &b.bytes, &state);
     if (plan->runtime->gradients_in_matmul) /* of the projection of what predicts further ahead */
         b.dummies += transformer->ahead_layers ? 2 * transformer->hidden * transformer->hidden : 0;

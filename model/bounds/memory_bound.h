@@ -90,8 +90,8 @@ static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
 
 /* Elements of the factors that PowerSGD makes of all gradients. */
 uint64_t dtp_bound_factors(const struct dtp_bound *b);
-/* Activations and stages of all kinds of layers. */
-void dtp_bound_blocks(struct dtp_bound *b, const struct dtp_job_layers *layers);
+/* Activations and stages of layers of one kind, number `index` of those that there are. */
+void dtp_bound_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, int index);
 /* The last block in forward, which has all that it saves. */
 uint64_t dtp_bound_forward(const struct dtp_bound *b);
 /* Sum over the first `layers`: `checkpointed` of those that are, `whole` of the others, by kind. */

@@ -226,8 +226,7 @@ static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind
     }
 }
 
-/* Layers of one kind, number `index` of those that there are. */
-static void add_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, int index)
+void dtp_bound_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, int index)
 {
     const struct dtp_layer_tensors *tensors = &layers->tensors[index];
     const struct dtp_units *units = &layers->alike[index];
@@ -257,11 +256,4 @@ static void add_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, i
                                                   units->expert_shard * units->expert_ranks);
     if (index == 0 || activations.layer_all > b->activations.layer_all)
         b->activations = activations;
-}
-
-void dtp_bound_blocks(struct dtp_bound *b, const struct dtp_job_layers *layers)
-{
-    add_kind(b, layers, 0);
-    if (!b->uniform)
-        add_kind(b, layers, DTP_LAYER_EXPERTS);
 }

@@ -9,14 +9,17 @@
  * With R elements of blocks above it, and of them all or each `every`-th replayed, a tensor is used again after twice
  * the head and (2 + 1/every) R elements.
  * What is fetched ahead comes in a flat buffer that stands beside the tensors copied out of it until the first of these
- * is used. The last of a micro-step's is the embedding's, for its backward: where all weights may stand it has been
- * fetched by the turn; where a bucket holds all of them, forward has one of them. ZeRO++ has second copies. */
+ * is used. The last of a micro-step's are the tables', embedding and positions, for their backward: where all other
+ * weights may stand they have been fetched by the turn, beyond the limit, which stops only what begins behind it; where
+ * a bucket holds all of them, forward has one of them. They are given back before their gradients are made. ZeRO++
+ * keeps second copies of what has been given back, to the end of the step, and reduces gradients in few bits tensor by
+ * tensor. */
 #include "bounds/memory_bound.h"
 
 /* Elements: never given back; fetched and given back, the smallest matrix of these. Of the others what is fetched
  * ahead, its flat buffer, blocks kept for backward; to how many that comes, by how many more with each layer of
- * backward; of the embedding, where it is fetched by the turn; second copies; embeddings and head. Bytes of one in a
- * flat buffer. */
+ * backward; of the embedding, where it is fetched by the turn; ranks of a second copy; embeddings and head. Bytes of
+ * one in a flat buffer. */
 struct fetched {
     uint64_t persistent, others, smallest, ahead, flat, again, most, gained, last, second, root, flat_bytes;
 };
@@ -39,7 +42,7 @@ static struct fetched fetched_of(const struct dtp_bound *b)
     struct fetched f = {
         .smallest = u->down, .most = asked->stage3_max_live_parameters, .root = u->total - layers * u->layer};
     if (u->ranks == 1 && b->plan->offload < DTP_OFFLOAD_PARAMS)
-        return (struct fetched){.persistent = 0};
+        return (struct fetched){.second = 1};
     for (int i = 0; i < b->matrices; i++) {
         const uint64_t elements = b->matrix[i].elements;
         f.smallest = elements > threshold ? smaller(f.smallest, elements) : f.smallest;
@@ -51,13 +54,15 @@ static struct fetched fetched_of(const struct dtp_bound *b)
     f.again = reuse > 2 * table ? (reuse - 2 * table) / (2 * every + (replays ? 1 : 0)) * every : 0;
     f.flat = b->plan->prefetch ? smaller(asked->stage3_prefetch_bucket_size, f.most) : 0;
     const bool gains = f.flat > f.smallest;
-    f.ahead = !f.flat ? 0 : gains ? f.most : f.flat + 2 * u->down + f.again;
+    const uint64_t tables = table + (u->position > threshold ? u->position : 0);
+    f.ahead = !f.flat ? 0 : gains ? f.most + tables : f.flat + 2 * u->down + f.again;
     f.gained = f.flat && !gains && replays ? u->layer_matmul / every : 0;
-    f.last = gains && f.others <= f.most ? table : 0;
+    f.last = gains && f.others <= f.most + tables ? tables : 0;
     f.flat_bytes = asked->zero_quantized_weights ? 1 : b->bytes.compute;
-    if (asked->zero_quantized_weights)
-        f.flat = smaller(f.flat, u->layer); /* made of int8 block by block */
-    f.second = asked->zero_hpz_partition_size > 1 ? u->total / asked->zero_hpz_partition_size : 0;
+    if (asked->zero_quantized_weights || (f.flat == f.most && f.others > f.most + tables))
+        f.flat =
+            smaller(f.flat, u->layer); /* made of int8 block by block, or where it is all room, as that is given back */
+    f.second = asked->zero_hpz_partition_size > 1 ? asked->zero_hpz_partition_size : UINT64_MAX;
     return f;
 }
 
@@ -68,11 +73,14 @@ static uint64_t weights(const struct dtp_bound *b, const struct fetched *f, uint
     const struct dtp_units *u = b->units;
     uint64_t left = smaller(f->others, own + layers * u->layer_matmul + f->root);
     uint64_t over = f->again && own > u->down ? u->down : 0;
-    uint64_t ahead = smaller(f->most, f->ahead + (b->layers - layers) * f->gained);
+    uint64_t ahead = smaller(f->most + f->last, f->ahead + (b->layers - layers) * f->gained);
     uint64_t live = smaller(left, larger(own, larger(ahead, own + f->again + over)));
     live = f->again && f->again + f->root >= f->others ? left : live;
-    uint64_t flat = f->flat < f->others ? smaller(f->flat + f->last, live) : 0; /* else forward has used it up */
-    return b->bytes.compute * (f->persistent + live + f->second) + f->flat_bytes * flat;
+    /* else forward has used it up, or the embedding */
+    uint64_t flat = f->flat < f->others && (own || layers) ? smaller(f->flat + f->last, live) : 0;
+    /* second copies are of all that was given back, and stay to the end of the step */
+    const uint64_t kept = f->again && b->plan->accumulate == 1 ? smaller(live, own + f->again + over) : 0;
+    return b->bytes.compute * (f->persistent + live + (f->others - kept) / f->second) + f->flat_bytes * flat;
 }
 
 struct reducing {
@@ -85,11 +93,15 @@ static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *cl
 {
     const struct reducing *r = own;
     uint64_t g = b->bytes.grads, layers = closing->below < b->layers ? closing->below : b->layers - 1;
-    bool in_place = closing->tensors == 1 && closing->filled % b->units->ranks == 0;
+    const bool by_tensor = b->plan->deepspeed.zero_quantized_gradients && b->cluster->nodes > 1,
+               same = b->bytes.reduce == g || closing->filled <= b->plan->deepspeed.reduce_bucket_size,
+               in_place = closing->tensors == 1 && closing->filled % b->units->ranks == 0 && same;
+    const uint64_t most =
+        by_tensor ? larger(larger(b->trained->largest, b->trained->embedding), b->trained->position) : closing->filled;
     uint64_t fetched = closing->bytes ? weights(b, r->f, larger(b->units->down, r->tied), layers) + r->waiting
-                                      : weights(b, r->f, 0, 0);
+                                      : b->bytes.compute * (r->f->persistent + r->f->others / r->f->second);
     dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * closing->whole +
-                          (in_place ? 0 : b->bytes.reduce * closing->filled));
+                          (in_place ? 0 : b->bytes.reduce * smaller(most, closing->filled)));
 }
 
 void dtp_bound_fetched(struct dtp_bound *b)
@@ -103,7 +115,7 @@ void dtp_bound_fetched(struct dtp_bound *b)
     uint64_t c = b->bytes.compute, g = b->bytes.grads, layers = b->layers;
     uint64_t shard = offloads ? 0 : g * t->total_shard,
              standing = b->bytes.reduce * plan->deepspeed.reduce_bucket_size + shard;
-    uint64_t waiting = u->head ? 0 : g * t->embedding, persistent = c * (f.persistent + f.second);
+    uint64_t waiting = u->head ? 0 : g * t->embedding, persistent = c * (f.persistent + f.others / f.second);
     uint64_t tied = u->head || !reuses ? 0 : u->embedding, own = larger(u->down, tied); /* kept for the embedding */
     uint64_t all = f.flat >= f.others ? f.flat_bytes * f.others : 0; /* in one flat buffer, until the head is used */
     uint64_t logits = dtp_bound_tokens(b, chunked ? 0 : a->logits), block = dtp_bound_block(b, 0, g);
@@ -111,8 +123,8 @@ void dtp_bound_fetched(struct dtp_bound *b)
     struct dtp_bound_beside beside = {.head = head, .head_gradient = c * t->embedding};
     beside.forward = standing + weights(b, &f, u->down, layers) + all;
     beside.logits = head + (all > logits ? all - logits : 0);
-    beside.loss = chunked || reuses ? head : standing + weights(b, &f, 0, layers);
-    beside.ends = standing + weights(b, &f, 0, 0) + g * t->embedding + waiting;
+    beside.loss = chunked || reuses || f.flat ? head : standing + weights(b, &f, 0, layers);
+    beside.ends = standing + persistent + g * t->embedding + waiting;
     dtp_bound_steps(b, &beside);
     dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, layers - 1) + weights(b, &f, own, layers) + block);
     dtp_bound_buckets(b, close_bucket, &(struct reducing){&f, standing, waiting, tied});

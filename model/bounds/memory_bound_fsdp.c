@@ -209,9 +209,6 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, s
     uint64_t input = b->bytes.reduce * f->end, root = t->root - t->head_end;
     beside->ends = larger(beside->ends, rest + f->first + c * made +
                                             (reduces && f->flat && t->count ? width_of(b, 0) * f->input : 0));
-    if (f->ends && f->flat && !f->keeps) /* the embedding's is copied out of its flat buffer */
-        dtp_bound_keep_late(b, rest + 2 * f->first + f->root_stays + reduces * width_of(b, 0) * f->input +
-                                   dtp_bound_tokens(b, b->activations.gradient));
     if (b->plan->fsdp1)
         dtp_bound_keep_late(b, rest + f->first + 2 * c * root);
     else if (reduces)

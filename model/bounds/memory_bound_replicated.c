@@ -134,10 +134,8 @@ void dtp_bound_replicated(struct dtp_bound *b)
     block(b, &r, 0, t->head + (b->layers - 1) * t->layer);
     if (r.counted)
         dtp_bound_buckets(b, close_bucket, &r);
-    /* DeepSpeed, behind backward: an fp32 copy of a gradient; all sums on the wire; behind a pipeline a bucket */
+    /* DeepSpeed, behind backward: all sums on the wire; behind a pipeline a bucket */
     const uint64_t bucket = plan->deepspeed.reduce_bucket_size, reduce = b->bytes.reduce;
-    if (sums)
-        dtp_bound_keep_late(b, end + b->bytes.grads * r.largest);
     if (sums && b->cluster->gpus > 1 && reduce != b->bytes.grads)
         dtp_bound_keep(b, end + reduce * t->total);
     else if (!sums && plan->deepspeed.pipeline)

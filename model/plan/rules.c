@@ -92,7 +92,7 @@ bool dtp_plan_scatters_sends(const struct dtp_plan *plan)
 
 bool dtp_plan_is_fsdp(const struct dtp_plan *plan)
 {
-    return plan->runtime->fsdp & dtp_plan_shards_params(plan);
+    return plan->runtime->fsdp && dtp_plan_shards_params(plan);
 }
 
 bool dtp_strategy_frees_weights(enum dtp_strategy strategy)
@@ -151,7 +151,7 @@ bool dtp_plan_casts_apart(const struct dtp_plan *plan, const struct dtp_layer_ki
     bool alone = plan->tp == 1 && plan->pp == 1 && !dtp_plan_adapts(plan);
     bool plain = kind->norms_before && !kind->experts && !kind->kv_latent && !dtp_plan_layers(plan)->chains_norms &&
                  !plan->norm_chain;
-    return eager & alone & plain;
+    return eager && alone && plain;
 }
 
 double dtp_plan_turned_elements(const struct dtp_transformer *transformer, const struct dtp_plan *plan)

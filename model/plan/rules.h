@@ -78,8 +78,8 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
  * residual stream is then fp32 and a cast copy of each weight lives from its forward to its backward. */
 static inline bool dtp_plan_autocast(const struct dtp_plan *plan)
 {
-    return plan->runtime->ddp & dtp_plan_strategy_in(plan, 1u << DTP_DDP | 1u << DTP_ZERO1) &
-           (dtp_dtype_bytes(plan->precision.params) == 4) & (dtp_plan_compute_bytes(plan) < 4);
+    return plan->runtime->ddp && dtp_plan_strategy_in(plan, 1u << DTP_DDP | 1u << DTP_ZERO1) &&
+           dtp_dtype_bytes(plan->precision.params) == 4 && dtp_plan_compute_bytes(plan) < 4;
 }
 
 /* Between stages a tensor parallel rank sends its part of what all of them have whole, and gathers the rest. */
@@ -124,7 +124,7 @@ uint64_t dtp_plan_shifted_copy_bytes(const struct dtp_plan *plan);
 /* True where PyTorch's DDP reduces gradients in buckets. */
 static inline bool dtp_plan_has_ddp_buckets(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
-    return plan->runtime->ddp & !dtp_plan_shards_params(plan) & (cluster->gpus > 1);
+    return plan->runtime->ddp && !dtp_plan_shards_params(plan) && cluster->gpus > 1;
 }
 
 /* How a rank's shard is cut: FSDP2 takes rows of each parameter, DeepSpeed's stage 3 elements of each, and flat
@@ -135,7 +135,7 @@ enum dtp_shard_cut dtp_plan_shard_cut(const struct dtp_plan *plan);
 /* True where stage 3 of DeepSpeed fetches parameters module by module. */
 static inline bool dtp_plan_fetches_modules(const struct dtp_plan *plan)
 {
-    return plan->runtime->fetches_modules & dtp_plan_shards_params(plan);
+    return plan->runtime->fetches_modules && dtp_plan_shards_params(plan);
 }
 
 /* True where the plan may say how many units are gathered ahead. */
