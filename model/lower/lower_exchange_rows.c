@@ -59,7 +59,7 @@ void dtp_lower_read_splits(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
     uint64_t bytes = 8 * l->tensors.kind.experts;
-    if (l->plan->megatron.pad_to_capacity) /* all are known */
+    if (l->plan->megatron.pad_to_capacity || l->tensors.kind.slots_rows) /* all are known */
         return;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "splits");
     dtp_buffer_id splits = dtp_draft_new(l, &draft, "splits", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE);

@@ -82,10 +82,10 @@ static bool has_period(const struct dtp_plan *plan)
 }
 
 /* Or where they end is left to the sum over all layers. */
-static bool fills_bucket(const struct dtp_plan *plan)
+static bool fills_bucket(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     const struct dtp_lower_hooks *hooks = plan->runtime->lower(plan);
-    return hooks->fills && hooks->fills(plan);
+    return hooks->fills && hooks->fills(transformer, plan);
 }
 
 struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
@@ -132,7 +132,7 @@ static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *tra
     uint64_t first = others_first(transformer, plan) + others_last(transformer, plan);
     uint64_t least = layers_from(first + ends_of(plan), transformer, size.period);
     bool small = 2 * least + MORE_PERIODS * size.period < transformer->layers;
-    size.layers = small && (has_period(plan) || fills_bucket(plan)) ? least : 0;
+    size.layers = small && (has_period(plan) || fills_bucket(transformer, plan)) ? least : 0;
     size.micro_steps = micro_steps_of(plan);
     return size;
 }
@@ -486,7 +486,7 @@ static enum dtp_status from_miniatures(const struct step *step, struct pair *pai
 {
     uint64_t layers = size->layers;
     pair->copies = (int64_t)(step->transformer->layers - layers) / pair->period;
-    pair->small.fills = pair->large.fills = fills_bucket(step->plan) ? step->transformer->layers : 0;
+    pair->small.fills = pair->large.fills = fills_bucket(step->transformer, step->plan) ? step->transformer->layers : 0;
     enum dtp_status status = runs_of(step, layers, size->micro_steps, 0, &pair->small, NULL);
     if (status == DTP_OK && size->micro_steps == MOST_MICRO_STEPS && may_line_up_two(pair)) {
         status = runs_of(step, layers + MORE_PERIODS * size->period, TWO_MICRO_STEPS, 0, &pair->large, NULL);

@@ -149,7 +149,8 @@ static void test_mixed_plans(void **state)
     struct tally tally = {0};
     while (tally.plans < DRAWN_JOBS) {
         struct random_job job;
-        if (random_mixed_job(2 + random_below(60), &job))
+        uint64_t layers = 2 + random_below(60);
+        if (random_below(4) ? random_mixed_job(layers, &job) : random_deepspeed_experts_job(layers, &job))
             check_job(&job, &tally);
     }
     print_tally("mixed", &tally);
