@@ -21,7 +21,6 @@
 #include "schedule/schedule.h"
 
 #include <assert.h>
-#include <string.h>
 
 #define DTP_MAX_PARTS (2 * DTP_LAYER_MATRICES + 1) /* matrices, then all vectors as one, then matrices' adapters */
 
@@ -214,12 +213,8 @@ struct dtp_draft {
 static inline void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_op_kind kind,
                                    const char *name)
 {
-    memset(&draft->op, 0, sizeof draft->op); /* and not a struct, which would be put together elsewhere and copied */
-    draft->op.kind = kind;
-    draft->op.stream = DTP_STREAM_COMPUTE;
-    draft->op.layer = l->layer;
-    draft->op.micro_step = l->micro_step;
-    draft->op.name = name;
+    draft->op = (struct dtp_new_op){
+        .kind = kind, .stream = DTP_STREAM_COMPUTE, .layer = l->layer, .micro_step = l->micro_step, .name = name};
     draft->op.demand.recompute = l->recompute;
     draft->op.demand.issue = (uint8_t)l->issue;
     draft->operand_count = draft->after_count = 0;

@@ -417,21 +417,6 @@ static const char *fault_of_op(struct dtp_program *program, const struct dtp_new
     return fault;
 }
 
-static inline struct dtp_op as_kept(const struct dtp_new_op *op, const struct dtp_demand *demand, const char *name,
-                                    size_t operand_count)
-{
-    return (struct dtp_op){.kind = op->kind,
-                           .stream = op->stream,
-                           .demand = demand,
-                           .name = name,
-                           .group = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE ? op->group : DTP_NO_INDEX,
-                           .tag = op->tag,
-                           .layer = op->layer,
-                           .micro_step = op->micro_step,
-                           .peer = op->peer,
-                           .operand_count = (uint16_t)operand_count};
-}
-
 static void refuse_op(struct dtp_program *program, const struct dtp_new_op *op, const char *fault)
 {
     REFUSE(program, DTP_BAD_INPUT, "operation %u (%s): %s", program->ops.count,
@@ -461,9 +446,18 @@ static bool append_op(struct dtp_program *program, const struct dtp_new_op *op, 
         operand_count ? extend(program, &program->operands, operand_count, sizeof *operand_place) : NULL;
     if (!place || (operand_count && !operand_place))
         return false;
-    *place = as_kept(op, demand, own_name(program, op->name), operand_count);
-    place->first_operand = program->operands.count;
-    place->first_dependency = program->dependencies.count;
+    *place = (struct dtp_op){.kind = op->kind,
+                             .stream = op->stream,
+                             .demand = demand,
+                             .name = own_name(program, op->name),
+                             .group = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE ? op->group : DTP_NO_INDEX,
+                             .tag = op->tag,
+                             .first_operand = program->operands.count,
+                             .first_dependency = program->dependencies.count,
+                             .layer = op->layer,
+                             .micro_step = op->micro_step,
+                             .peer = op->peer,
+                             .operand_count = (uint16_t)operand_count};
     if (operand_count)
         memcpy(operand_place, operands, operand_count * sizeof *operands);
     program->operands.count += (uint32_t)operand_count;
