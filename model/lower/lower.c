@@ -66,7 +66,8 @@ dtp_buffer_id dtp_draft_new(struct dtp_lowering *l, struct dtp_draft *draft, con
                             uint64_t bytes, uint32_t access)
 {
     dtp_buffer_id buffer = dtp_lower_buffer(l, name, owner, draft->op.stream, bytes, false);
-    dtp_draft_use(draft, buffer, access | DTP_ALLOC);
+    if (buffer.index != DTP_NO_INDEX)
+        dtp_draft_add(draft, buffer, access | DTP_ALLOC);
     return buffer;
 }
 

@@ -219,6 +219,17 @@ static inline void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draf
     draft->op.demand.issue = (uint8_t)l->issue;
     draft->operand_count = draft->after_count = 0;
 }
+/* Of a buffer that is none of its operands yet. */
+static inline void dtp_draft_add(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access)
+{
+    assert(draft->operand_count < DTP_DRAFT_OPERANDS);
+    struct dtp_operand *operand = &draft->operands[draft->operand_count++];
+    /* field by field: as one struct it would be put together elsewhere and wait for its own bytes to be read back */
+    operand->buffer = buffer;
+    operand->access = (uint8_t)access;
+    operand->role = operand->shard = 0;
+    operand->offset_bytes = operand->bytes = 0;
+}
 /* Adds bits of access; a buffer DTP_NO_INDEX is no operand. */
 static inline void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access)
 {
@@ -229,13 +240,7 @@ static inline void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, 
             draft->operands[i].access |= (uint8_t)access;
             return;
         }
-    assert(draft->operand_count < DTP_DRAFT_OPERANDS);
-    struct dtp_operand *operand = &draft->operands[draft->operand_count++];
-    /* field by field: as one struct it would be put together elsewhere and wait for its own bytes to be read back */
-    operand->buffer = buffer;
-    operand->access = (uint8_t)access;
-    operand->role = operand->shard = 0;
-    operand->offset_bytes = operand->bytes = 0;
+    dtp_draft_add(draft, buffer, access);
 }
 /* The same with a role, from `offset_bytes` on: an operand of its own. */
 struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, dtp_buffer_id buffer, uint32_t access,

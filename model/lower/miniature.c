@@ -6,6 +6,7 @@
 #include "plan/rules.h"
 #include "plan/runtime.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #define LEAST_PERIODS 3u    /* of a step that is simulated: what begins, what ends, and one between that repeats */
@@ -217,6 +218,23 @@ static struct dtp_live_pools line_of_pools(const struct dtp_live_pools *small, c
     return pools;
 }
 
+/* All sums, which stand at the end of a run. */
+static bool same_sums(const struct dtp_live_run *a, const struct dtp_live_run *b)
+{
+    return !memcmp(&a->net, &b->net, sizeof *a - offsetof(struct dtp_live_run, net));
+}
+
+/* From what the run has in the small miniature. */
+static void add_lines(struct dtp_live_run *run, const struct dtp_live_run *large, int64_t copies)
+{
+    run->net = line_of_sums(&run->net, &large->net, copies);
+    run->full = line_of_sums(&run->full, &large->full, copies);
+    run->pools_net = line_of_pools(&run->pools_net, &large->pools_net, copies);
+    run->pools_most = line_of_pools(&run->pools_most, &large->pools_most, copies);
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        run->most[owner] = line(run->most[owner], large->most[owner], copies);
+}
+
 /* Adds the run that is `small` in one miniature and `large` in the other. False: no memory, or layers that do not
  * count from either end of the net. */
 static bool add_line(struct pair *pair, const struct dtp_live_run *small, const struct dtp_live_run *large)
@@ -227,12 +245,8 @@ static bool add_line(struct pair *pair, const struct dtp_live_run *small, const 
     int64_t copies = pair->copies, moved = (int64_t)large->layer - (int64_t)small->layer;
     *run = *small;
     run->layer = (uint16_t)(small->layer + copies * moved / MORE_PERIODS);
-    run->net = line_of_sums(&small->net, &large->net, copies);
-    run->full = line_of_sums(&small->full, &large->full, copies);
-    run->pools_net = line_of_pools(&small->pools_net, &large->pools_net, copies);
-    run->pools_most = line_of_pools(&small->pools_most, &large->pools_most, copies);
-    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-        run->most[owner] = line(small->most[owner], large->most[owner], copies);
+    if (!same_sums(small, large))
+        add_lines(run, large, copies);
     return moved == 0 || moved == MORE_PERIODS * pair->period;
 }
 

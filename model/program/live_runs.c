@@ -94,7 +94,7 @@ static void look(struct dtp_live_run *run)
     run->moves = true;
 }
 
-static bool continues(const struct dtp_live_runs *runs, const struct dtp_live_run *last, const struct dtp_op *op)
+static bool continues(const struct dtp_live_runs *runs, const struct dtp_live_run *last, const struct dtp_new_op *op)
 {
     if (last->micro_step != op->micro_step)
         return false;
@@ -104,7 +104,7 @@ static bool continues(const struct dtp_live_runs *runs, const struct dtp_live_ru
 }
 
 /* The run that `op` belongs to: the one before it, or one that begins with it. NULL: no memory. */
-static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_op *op)
+static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_new_op *op)
 {
     struct dtp_live_run *last = runs->count ? &runs->run[runs->count - 1] : NULL;
     bool begins = op->kind == DTP_OP_MARK && phase_of_mark(op->name, &runs->phase);
@@ -121,26 +121,26 @@ static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_
     return run;
 }
 
-static bool read_op(void *context, const struct dtp_op *op, const struct dtp_operand *operands, size_t operand_count,
-                    const struct dtp_buffer *buffers)
+static bool read_op(void *context, const struct dtp_new_op *op, const struct dtp_operand *operands,
+                    size_t operand_count, const struct dtp_buffer *buffers)
 {
     struct dtp_live_runs *runs = context;
     struct dtp_live_run *run = run_of(runs, op);
     const bool shapes = !runs->joined; /* what is joined is never compared */
-    uint32_t marks = 0;
+    const struct dtp_operand *end = operands + operand_count, *first_freed = end;
     bool came = false, went = false;
     if (!run)
         return false;
-    for (size_t i = 0; i < operand_count; i++) {
-        marks |= operands[i].access;
-        if (operands[i].access & DTP_ALLOC)
-            came |= move(&buffers[operands[i].buffer.index], DTP_ALLOC, 1, shapes, run);
-    }
+    for (const struct dtp_operand *o = end; o-- > operands;)
+        first_freed = o->access & DTP_FREE ? o : first_freed;
+    for (const struct dtp_operand *o = operands; o < end; o++)
+        if (o->access & DTP_ALLOC)
+            came |= move(&buffers[o->buffer.index], DTP_ALLOC, 1, shapes, run);
     if (came)
         look(run);
-    for (size_t i = 0; (marks & DTP_FREE) && i < operand_count; i++)
-        if (operands[i].access & DTP_FREE)
-            went |= move(&buffers[operands[i].buffer.index], DTP_FREE, -1, shapes, run);
+    for (const struct dtp_operand *o = first_freed; o < end; o++)
+        if (o->access & DTP_FREE)
+            went |= move(&buffers[o->buffer.index], DTP_FREE, -1, shapes, run);
     if (went && !run->moves)
         look(run);
     return true;
@@ -173,9 +173,12 @@ enum dtp_status dtp_live_runs_of(const struct dtp_program *program, struct dtp_l
     const struct dtp_op *ops = dtp_program_ops(program);
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
     struct dtp_program_reader reader = dtp_live_runs_reader(out);
-    for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        if (!reader.read(out, &ops[i], dtp_program_operands(program, &ops[i]), ops[i].operand_count, buffers))
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_new_op op = {
+            .kind = ops[i].kind, .layer = ops[i].layer, .micro_step = ops[i].micro_step, .name = ops[i].name};
+        if (!reader.read(out, &op, dtp_program_operands(program, &ops[i]), ops[i].operand_count, buffers))
             return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory to add up the live bytes of a step");
+    }
     dtp_live_runs_end(program, out);
     return DTP_OK;
 }

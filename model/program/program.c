@@ -287,17 +287,18 @@ static uint64_t bits_of(double value)
     return bits;
 }
 
-/* Read as whole numbers, doubles from 0 on stand in their order, with those below 0 and NaN behind them. So most are
- * known to be amounts by one comparison of their bits; what that does not know (a 0 with a sign) is looked at. */
+/* None of numbers without a sign is above their sum, rounded as it may be, and a sum with one that is none compares
+ * with nothing. So most are known to be amounts by few operations; what that does not know (a 0 with a sign) is looked
+ * at. */
 static bool are_amounts(const struct dtp_demand *d)
 {
     const double most = DTP_DEMAND_MAX;
-    const uint64_t last = bits_of(most), one = bits_of(1), last_sent = bits_of(DTP_DEMAND_MAX_SENT_BYTES);
-    /* a sum and not ||: what need not be left early has no branches */
-    if (!((bits_of(d->flops) > last) + (bits_of(d->m) > last) + (bits_of(d->n) > last) + (bits_of(d->k) > last) +
-          (bits_of(d->bytes) > last) + (bits_of(d->elements) > last) + (bits_of(d->column_sums) > last) +
-          (bits_of(d->tokens) > last) + (bits_of(d->epsilon) > one) + (bits_of(d->scale) > last) +
-          (bits_of(d->sent_bytes) > last_sent)))
+    const uint64_t signs = (bits_of(d->flops) | bits_of(d->m) | bits_of(d->n) | bits_of(d->k)) |
+                           (bits_of(d->bytes) | bits_of(d->elements) | bits_of(d->column_sums) | bits_of(d->tokens)) |
+                           (bits_of(d->epsilon) | bits_of(d->scale) | bits_of(d->sent_bytes));
+    const double sum =
+        ((d->flops + d->m) + (d->n + d->k)) + ((d->bytes + d->elements) + (d->column_sums + d->tokens)) + d->scale;
+    if (!(signs >> 63) && sum <= most && d->epsilon <= 1 && d->sent_bytes <= DTP_DEMAND_MAX_SENT_BYTES)
         return true;
     return is_amount(d->flops, most) && is_amount(d->m, most) && is_amount(d->n, most) && is_amount(d->k, most) &&
            is_amount(d->bytes, most) && is_amount(d->elements, most) && is_amount(d->column_sums, most) &&
@@ -416,27 +417,21 @@ static const char *fault_of_op(struct dtp_program *program, const struct dtp_new
     return fault;
 }
 
-static inline struct dtp_op as_kept(const struct dtp_new_op *op, const struct dtp_demand *demand, const char *name,
-                                    size_t operand_count)
+static void refuse_op(struct dtp_program *program, const struct dtp_new_op *op, const char *fault)
 {
-    return (struct dtp_op){.kind = op->kind,
-                           .stream = op->stream,
-                           .demand = demand,
-                           .name = name,
-                           .group = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE ? op->group : DTP_NO_INDEX,
-                           .tag = op->tag,
-                           .layer = op->layer,
-                           .micro_step = op->micro_step,
-                           .peer = op->peer,
-                           .operand_count = (uint16_t)operand_count};
+    REFUSE(program, DTP_BAD_INPUT, "operation %u (%s): %s", program->ops.count,
+           (unsigned)op->kind < DTP_OP_KIND_COUNT ? dtp_op_kind_text(op->kind) : "?", fault);
 }
 
 /* Shows it to who reads each operation once. */
 static dtp_op_id pass_on(struct dtp_program *program, const struct dtp_new_op *op, const struct dtp_operand *operands,
                          size_t operand_count)
 {
-    const struct dtp_op seen = as_kept(op, &op->demand, op->name, operand_count);
-    if (program->reader.read(program->reader.context, &seen, operands, operand_count, program->buffers.items))
+    if (!are_amounts(&op->demand)) {
+        refuse_op(program, op, fault_of_demand(&op->demand));
+        return (dtp_op_id){DTP_NO_INDEX};
+    }
+    if (program->reader.read(program->reader.context, op, operands, operand_count, program->buffers.items))
         return (dtp_op_id){program->ops.count++};
     REFUSE(program, DTP_ENVIRONMENT, "no memory to read a step of %u operations", program->ops.count);
     return (dtp_op_id){DTP_NO_INDEX};
@@ -451,9 +446,18 @@ static bool append_op(struct dtp_program *program, const struct dtp_new_op *op, 
         operand_count ? extend(program, &program->operands, operand_count, sizeof *operand_place) : NULL;
     if (!place || (operand_count && !operand_place))
         return false;
-    *place = as_kept(op, demand, own_name(program, op->name), operand_count);
-    place->first_operand = program->operands.count;
-    place->first_dependency = program->dependencies.count;
+    *place = (struct dtp_op){.kind = op->kind,
+                             .stream = op->stream,
+                             .demand = demand,
+                             .name = own_name(program, op->name),
+                             .group = dtp_op_kind_class(op->kind) == DTP_CLASS_COLLECTIVE ? op->group : DTP_NO_INDEX,
+                             .tag = op->tag,
+                             .first_operand = program->operands.count,
+                             .first_dependency = program->dependencies.count,
+                             .layer = op->layer,
+                             .micro_step = op->micro_step,
+                             .peer = op->peer,
+                             .operand_count = (uint16_t)operand_count};
     if (operand_count)
         memcpy(operand_place, operands, operand_count * sizeof *operands);
     program->operands.count += (uint32_t)operand_count;
@@ -493,16 +497,14 @@ dtp_op_id dtp_program_add_op(struct dtp_program *program, const struct dtp_new_o
         REFUSE(program, DTP_BAD_INPUT, "the step has more than %u operations, the limit", program->op_limit);
         return none;
     }
-    const bool keeps = !program->reader.read;
-    const struct dtp_demand *demand = keeps ? dtp_known_demand(&program->once, &op->demand) : NULL;
-    const char *fault = demand ? NULL : fault_of_demand(&op->demand);
-    if (!fault && !keeps)
+    if (program->reader.read)
         return pass_on(program, op, operands, operand_count);
+    const struct dtp_demand *demand = dtp_known_demand(&program->once, &op->demand);
+    const char *fault = demand ? NULL : fault_of_demand(&op->demand);
     if (!fault)
         fault = fault_of_op(program, op, operands, operand_count);
     if (fault) {
-        REFUSE(program, DTP_BAD_INPUT, "operation %u (%s): %s", program->ops.count,
-               (unsigned)op->kind < DTP_OP_KIND_COUNT ? dtp_op_kind_text(op->kind) : "?", fault);
+        refuse_op(program, op, fault);
         return none;
     }
     if (!demand)

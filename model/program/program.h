@@ -146,10 +146,9 @@ struct dtp_program; /* opaque */
 enum dtp_status dtp_program_create(uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults);
 void dtp_program_destroy(struct dtp_program *program);
 
-/* Whoever needs each operation of a program once. `op` and `operands` are borrowed for the call, in which the names in
- * `op` are the adder's; false: no memory. */
+/* Whoever needs each operation of a program once. `op` and `operands` are the adder's; false: no memory. */
 struct dtp_program_reader {
-    bool (*read)(void *context, const struct dtp_op *op, const struct dtp_operand *operands, size_t operand_count,
+    bool (*read)(void *context, const struct dtp_new_op *op, const struct dtp_operand *operands, size_t operand_count,
                  const struct dtp_buffer *buffers);
     void *context;
 };
