@@ -133,6 +133,10 @@ static void test_notes(void **state)
                  {"cuda_graph=transformer_engine:moe_router+moe_preprocess; attn",
                   1u << DTP_GRAPH_MOE_ROUTER | 1u << DTP_GRAPH_MOE_PREPROCESS},
                  {"CUDA graphs attn+router", 1u << DTP_GRAPH_ATTN | 1u << DTP_GRAPH_MOE_ROUTER},
+                 {"x; router/preprocess graphs; x", 1u << DTP_GRAPH_MOE_ROUTER | 1u << DTP_GRAPH_MOE_PREPROCESS},
+                 {"partial graphs (attn, moe_router); mlp", 1u << DTP_GRAPH_ATTN | 1u << DTP_GRAPH_MOE_ROUTER},
+                 {"x; partial CUDA graphs; attn",
+                  1u << DTP_GRAPH_ATTN | 1u << DTP_GRAPH_MOE_ROUTER | 1u << DTP_GRAPH_MOE_PREPROCESS},
                  {"no CUDA graphs, no fused permutation", 0},
                  {"paged stash; full-iteration graph; rank capacity factor 1.2", 1u << DTP_GRAPH_FULL_ITERATION}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
