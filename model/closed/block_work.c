@@ -146,15 +146,15 @@ static double added_by_index(const struct counted *c)
     return c->plan->megatron.unfused_permute ? (2 * k + 1) * c->w * c->h : 0;
 }
 
-/* Where rows are weighed within the activation: each token's row is read or written once for its k, or as
- * lower_experts.c has it unfused; rows of experts elsewhere are put in order both ways. */
+/* Where rows are weighed within the activation: each token's row is read or written once for its k, as lower_experts.c
+ * has it unfused, or not at all where exchanges do; rows of experts elsewhere are put in order both ways. */
 static struct moved weighing_moved(const struct counted *c, enum dtp_layer_operator_kind kind, double came)
 {
     const struct dtp_layer_kind *b = c->block;
     double k = (double)b->experts_per_token * dtp_plan_padded_rows(c->plan);
-    double once = (k + 1) * c->w * c->h, ordered = came * 2 * c->w * k * c->h;
-    double sum = 3 * c->w * c->h, rows = (b->exchanged ? came : 1) * k;
-    double added = once, sorting = 0;
+    double read = 1 + dtp_plan_expert_arriving_part(c->plan, b->experts_per_token);
+    double once = dtp_plan_sends_tokens(c->plan) ? 0 : (k + 1) * c->w * c->h, ordered = came * read * c->w * k * c->h;
+    double sum = 3 * c->w * c->h, rows = (b->exchanged ? came : 1) * k, added = once, sorting = 0;
     if (c->plan->megatron.unfused_permute) {
         once = 2 * k * c->w * c->h, added = added_by_index(c);
         sorting = (46 * (double)b->experts + 48 * k) / c->parts;
@@ -519,9 +519,9 @@ static void count_fused_launches(const struct dtp_transformer *t, const struct d
     work->backward_kernels = 17 + (rope ? 3 : 0) + (biased ? 4 : 0);
     work->root_kernels = 11;
     if (block->experts) { /* router's matmul and kernels, rows there and back, gate apart; splits and all-to-alls */
-        uint32_t apart = block->packs_up ? 0 : 1;
-        work->forward_kernels += 1 + 6 + 2 + apart + (block->exchanged ? 10 : 0);
-        work->backward_kernels += 2 + 4 + 2 + 2 * apart + (block->exchanged ? 4 : 0);
+        uint32_t apart = block->packs_up ? 0 : 1, copied = dtp_plan_sends_tokens(plan) ? 0 : 2;
+        work->forward_kernels += 1 + 6 + copied + apart + (block->exchanged ? 10 : 0);
+        work->backward_kernels += 2 + 4 + copied + 2 * apart + (block->exchanged ? 4 : 0);
         work->forward_kernels += plan->megatron.unfused_permute ? 11 : 0; /* a sort, and zeros of the sum */
         work->forward_kernels += plan->megatron.capacity_factor > 0 ? 8 : 0;
         work->forward_kernels -= block->exchanged && plan->megatron.pad_to_capacity ? 5 : 0; /* splits */

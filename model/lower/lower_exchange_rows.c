@@ -54,6 +54,18 @@ void dtp_lower_exchange_rows(struct dtp_lowering *l, struct dtp_draft *draft, ui
     l->awaited = beside ? l->awaited : exchanged;
 }
 
+/* Megatron's modules around experts elsewhere are Python of their own beyond the kernels that they launch (the
+ * dispatcher, its autograd functions, Transformer Engine's grouped linear), once each way and layer. */
+void dtp_lower_host_around_experts(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    if (!l->tensors.kind.weighs_rows || dtp_plan_replays_all(l->plan))
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_EXCHANGE, "");
+    draft.op.demand.kernels = 1;
+    dtp_draft_end(l, &draft);
+}
+
 /* How many rows go where: 8 bytes an expert, summed by ranks and copied to the host, which waits. */
 void dtp_lower_read_splits(struct dtp_lowering *l)
 {
@@ -77,6 +89,7 @@ void dtp_lower_read_splits(struct dtp_lowering *l)
     draft.op.stream = DTP_STREAM_HOST;
     dtp_draft_after(&draft, copied);
     dtp_draft_end(l, &draft);
+    dtp_lower_host_around_experts(l);
 }
 
 static bool beside(const struct pass *pass, int index, enum dtp_exchange exchange)

@@ -19,44 +19,18 @@
  * take rows by index and add them up by index, x.scatter_add(order, y), whose gradients are the same two the other way;
  * chunks of ranks are put in order by a cat of as many bytes as the kernel moves.
  *
+ * Its flex dispatchers (DeepEP, HybridEP) read a token's row where it lies, send it once to each rank that has experts
+ * of it, and add up what comes back: nothing is put side by side by ranks on the way there, nor added up behind the way
+ * back (dispatch_preprocess and combine_postprocess of MoEFlexTokenDispatcher have no kernels over rows). What came, a
+ * row for each token that has any of the rank's experts, is written for each of these, and what they return added up to
+ * such rows before it goes back (permute and unpermute of _DeepepManager, HybridEP's own kernels); gradients likewise.
+ *
  * Which of these tensors autograd saves follows from derivatives.yaml: softmax its result, topk and the indexing their
  * indices, the batched matmul both inputs, so that results stand in fp32 until backward. Bytes are reads and writes of
  * a token, kernel by kernel. */
-#include "base/bytes.h"
-#include "lower/block_backward.h"
-#include "lower/block_forward.h"
+#include "lower/expert_rows.h"
 #include "lower/lower_exchange_rows.h"
 #include "lower/lower_graphs.h"
-
-/* Of a token: c bytes of the compute dtype, k rows of h, which are more where experts' are filled up to a capacity. */
-struct rows {
-    double c, k, h, experts;
-};
-
-static struct rows rows_of(const struct dtp_lowering *l)
-{
-    const struct dtp_layer_kind *kind = &l->tensors.kind;
-    return (struct rows){(double)l->compute, (double)kind->experts_per_token * l->tensors.sent, (double)kind->hidden,
-                         (double)kind->experts};
-}
-
-/* Bytes of all of the rank's own tokens: of tensor parallel ranks each has some. */
-static uint64_t local_bytes(const struct dtp_lowering *l, uint64_t bytes_per_token)
-{
-    return dtp_divide_up(dtp_bytes_product(l->tokens, bytes_per_token), dtp_lower_token_parts(l));
-}
-
-/* Rows that the rank's experts get, for each that it sends. */
-static double received(const struct dtp_lowering *l)
-{
-    return l->tensors.received / l->tensors.sent;
-}
-
-/* Megatron-Core's way. */
-static bool weighs(const struct dtp_lowering *l)
-{
-    return l->tensors.kind.weighs_rows;
-}
 
 /* Transformers'. */
 static bool calls(const struct dtp_lowering *l)
@@ -92,12 +66,6 @@ static double sorting_bytes(const struct dtp_lowering *l)
     return unfused(l) ? (2 + 4 * 9 + 8) * r.experts + 48 * r.k : 0;
 }
 #define SORTING_KERNELS 10
-
-static void draft_eager(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes_per_token, uint32_t kernels)
-{
-    dtp_draft_memory(l, draft, bytes_per_token * (double)l->tokens / (double)dtp_lower_token_parts(l), kernels);
-    draft->op.demand.memory_kernel = weighs(l) ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
-}
 
 /* Rows by experts. */
 static void draft_by_experts(const struct dtp_lowering *l, struct dtp_draft *draft)
@@ -148,36 +116,30 @@ void dtp_forward_router(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
-/* When compute has waited for the exchange that read it, or for the one behind. */
-static void let_go(const struct pass *pass, enum dtp_layer_tensor tensor)
-{
-    struct dtp_draft draft;
-    dtp_draft_begin(pass->l, &draft, DTP_OP_FREE, dtp_layer_tensor_text(tensor));
-    dtp_draft_use(&draft, pass->module->tensor[tensor], DTP_FREE);
-    dtp_draft_end(pass->l, &draft);
-    drop(pass, tensor);
-}
-
 /* x[order / k] to the ranks of its experts, then what came by experts: r[perm], 2 c k h for each row received, behind a
  * dozen kernels that make perm, of 8 bytes a row. What was sent is held until compute has waited. */
 static void dispatch(const struct pass *pass, const struct dtp_layer_operator *op)
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
+    bool copies = missing(pass, DTP_TENSOR_SENT);
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_PERMUTE, "by ranks");
-    make(pass, &draft, DTP_TENSOR_SENT);
-    read(pass, &draft, dtp_layer_first(op->reads), false);
-    read(pass, &draft, DTP_TENSOR_ROUTES, false);
-    draft_by_experts(l, &draft);
-    dtp_draft_end(l, &draft);
+    if (copies) {
+        dtp_draft_begin(l, &draft, DTP_OP_PERMUTE, "by ranks");
+        make(pass, &draft, DTP_TENSOR_SENT);
+        read(pass, &draft, dtp_layer_first(op->reads), false);
+        read(pass, &draft, DTP_TENSOR_ROUTES, false);
+        draft_by_experts(l, &draft);
+        dtp_draft_end(l, &draft);
+    }
     dtp_lower_read_splits(l);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "dispatch");
     make(pass, &draft, DTP_TENSOR_RECEIVED);
-    read(pass, &draft, DTP_TENSOR_SENT, false);
+    read(pass, &draft, copies ? DTP_TENSOR_SENT : dtp_layer_first(op->reads), false);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
     dtp_forward_beside_exchange(pass, DTP_EXCHANGE_DISPATCH);
-    let_go(pass, DTP_TENSOR_SENT);
+    if (copies)
+        let_go(pass, DTP_TENSOR_SENT);
     dtp_buffer_id gathered = dtp_lower_gather_expert_rows(l, pass->module->tensor[DTP_TENSOR_RECEIVED]);
     if (gathered.index != DTP_NO_INDEX)
         let_go(pass, DTP_TENSOR_RECEIVED);
@@ -186,7 +148,7 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
     make(pass, &draft, DTP_TENSOR_PERMUTED);
     dtp_draft_use(&draft, gathered, DTP_READ | DTP_FREE);
     read(pass, &draft, DTP_TENSOR_RECEIVED, true);
-    draft_eager(l, &draft, received(l) * (2 * r.c * r.k * r.h + 8 * 8 * r.k), weighs(l) ? 2 : 16);
+    draft_eager(l, &draft, ordered_bytes(l) + received(l) * 8 * 8 * r.k, weighs(l) ? 2 : 16);
     dtp_draft_end(l, &draft);
 }
 
@@ -292,19 +254,18 @@ void dtp_forward_expert_bias(const struct pass *pass, int matrix)
 static void give_back(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
-    struct rows r = rows_of(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "by ranks");
     make(pass, &draft, DTP_TENSOR_RETURNING);
     read(pass, &draft, DTP_TENSOR_EXPERT_DOWN, false);
     read(pass, &draft, DTP_TENSOR_PLACES, false);
-    draft_eager(l, &draft, received(l) * 2 * r.c * r.k * r.h, 1);
+    draft_eager(l, &draft, ordered_bytes(l), 1);
     if (!weighs(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
     dtp_draft_end(l, &draft);
     dtp_buffer_id summed = dtp_lower_sum_expert_rows(l, pass->module->tensor[DTP_TENSOR_RETURNING]);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "combine");
-    make(pass, &draft, DTP_TENSOR_RETURNED);
+    make(pass, &draft, l->tensor_bytes[DTP_TENSOR_RETURNED] ? DTP_TENSOR_RETURNED : DTP_TENSOR_DOWN);
     dtp_draft_use(&draft, summed, DTP_READ);
     if (summed.index == DTP_NO_INDEX)
         read(pass, &draft, DTP_TENSOR_RETURNING, false);
@@ -331,29 +292,35 @@ static void by_tokens(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
-/* A token's k rows read and their sum written, with what shared experts add: 3 c h, and its weight 2 c h. */
+/* A token's k rows read and their sum written, unless that came; with what shared experts add: 3 c h, and its weight 2
+ * c h. */
 static void add_rows(const struct pass *pass, const struct dtp_layer_operator *op)
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
     bool shared = op->reads & DTP_TENSOR_BIT(SHARED_DOWN), weighed = op->reads & DTP_TENSOR_BIT(SHARED_WEIGHT);
+    bool added = exists(pass, DTP_TENSOR_DOWN), apart = added || unfused(l);
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "");
-    make(pass, &draft, DTP_TENSOR_DOWN);
-    read(pass, &draft, l->tensors.kind.exchanged ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
-    read(pass, &draft, DTP_TENSOR_ROUTES, false);
-    if (unfused(l)) {
+    if (!added) {
+        dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "");
+        make(pass, &draft, DTP_TENSOR_DOWN);
+        read(pass, &draft, l->tensors.kind.exchanged ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
+        read(pass, &draft, DTP_TENSOR_ROUTES, false);
+    }
+    if (!added && unfused(l)) {
         draft_sum_by_index(l, &draft);
         dtp_draft_end(l, &draft);
-        if (!shared)
-            return;
+    }
+    if (apart && !shared)
+        return;
+    if (apart) {
         dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "shared experts");
         dtp_draft_use(&draft, pass->module->tensor[DTP_TENSOR_DOWN], DTP_UPDATE);
     }
     read(pass, &draft, DTP_TENSOR_SHARED_DOWN, true);
     read(pass, &draft, DTP_TENSOR_SHARED_WEIGHT, true);
-    draft_eager(l, &draft, (unfused(l) ? 0 : row_bytes_moved(l)) + ((shared ? 3 : 0) + (weighed ? 2 : 0)) * r.c * r.h,
-                (unfused(l) ? 0 : 1u) + (shared ? 1u : 0) + (weighed ? 2u : 0));
+    draft_eager(l, &draft, (apart ? 0 : row_bytes_moved(l)) + ((shared ? 3 : 0) + (weighed ? 2 : 0)) * r.c * r.h,
+                (apart ? 0 : 1u) + (shared ? 1u : 0) + (weighed ? 2u : 0));
     dtp_draft_end(l, &draft);
 }
 
@@ -393,12 +360,6 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-static void use_and_let_go(const struct dtp_block_backward *b, struct dtp_draft *draft, dtp_buffer_id gradient)
-{
-    bool stays = gradient.index == b->l->flight->gradient.index || dtp_backward_shared(b, gradient);
-    dtp_draft_use(draft, gradient, stays ? DTP_READ : DTP_READ | DTP_FREE);
-}
-
 /* The gradient in fp32 (c + 4) h; of the batched matmul's inputs, 4 k h read for the weights', 4 k h written for the
  * rows', products of a token's weights with its gradient, in tiles. */
 static dtp_buffer_id weigh_back(struct dtp_block_backward *b, dtp_buffer_id gradient)
@@ -427,12 +388,6 @@ static dtp_buffer_id weigh_back(struct dtp_block_backward *b, dtp_buffer_id grad
     return made;
 }
 
-/* Of rows of the rank's tokens, in the compute dtype. */
-static uint64_t row_bytes(const struct dtp_lowering *l)
-{
-    return local_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN));
-}
-
 /* Into the compute dtype (4 + c) k h, then by experts, or by the ranks that have them: 2 c k h. */
 static dtp_buffer_id rows_back(struct dtp_block_backward *b, dtp_buffer_id gradient, const char *name,
                                uint64_t made_bytes, double bytes)
@@ -447,6 +402,18 @@ static dtp_buffer_id rows_back(struct dtp_block_backward *b, dtp_buffer_id gradi
     return made;
 }
 
+/* Of rows that come to the rank, and of those that it returns. */
+static uint64_t arriving_bytes(const struct dtp_lowering *l)
+{
+    return (uint64_t)ceil((double)dtp_layer_crossed(&l->tensors, row_bytes(l)) * l->tensors.arriving);
+}
+
+static dtp_buffer_id weight_gradient(struct dtp_block_backward *b, struct dtp_draft *draft)
+{
+    return dtp_backward_workspace(b->l, draft, "router weight gradient",
+                                  local_bytes(b->l, 4 * b->l->tensors.kind.experts_per_token), DTP_WRITE);
+}
+
 /* The gradient of what an all-to-all returned is exchanged the other way. */
 static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id gradient, enum dtp_exchange exchange,
                                    uint64_t made_bytes)
@@ -458,6 +425,10 @@ static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id g
     dtp_draft_use(&draft, gradient, DTP_READ);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
     dtp_backward_beside_exchange(b, exchange);
+    if (exchange == DTP_EXCHANGE_DISPATCH)
+        dtp_lower_host_around_experts(l);
+    if (stays(b, gradient))
+        return made;
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of rows");
     dtp_draft_use(&draft, gradient, DTP_FREE);
     dtp_draft_end(l, &draft);
@@ -493,8 +464,7 @@ static dtp_buffer_id spread_gradient(struct dtp_block_backward *b, dtp_buffer_id
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, name);
     dtp_buffer_id made =
         dtp_backward_workspace(l, &draft, "gradient of results", dtp_layer_sent(&l->tensors, row_bytes(l)), DTP_WRITE);
-    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = dtp_backward_workspace(
-        l, &draft, "router weight gradient", local_bytes(l, 4 * l->tensors.kind.experts_per_token), DTP_WRITE);
+    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = weight_gradient(b, &draft);
     use_and_let_go(b, &draft, gradient);
     draft_eager(l, &draft, row_bytes_moved(l), 1);
     dtp_draft_end(l, &draft);
@@ -516,8 +486,10 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
     uint64_t own = row_bytes(l), came = dtp_layer_received(&l->tensors, own);
     uint64_t crossed = dtp_layer_crossed(&l->tensors, own), sent = dtp_layer_sent(&l->tensors, own);
     const char *name = l->tensors.kind.exchanged ? "rows by ranks" : "rows by experts";
-    dtp_buffer_id rows;
-    if (weighs(l)) {
+    dtp_buffer_id rows = gradient;
+    if (dtp_plan_sends_tokens(l->plan)) {
+        crossed = arriving_bytes(l);
+    } else if (weighs(l)) {
         rows = spread_gradient(b, gradient, name);
     } else {
         dtp_buffer_id wide = weigh_back(b, gradient);
@@ -526,7 +498,7 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
     }
     if (l->tensors.kind.exchanged) {
         rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, DTP_EXCHANGE_COMBINE, crossed));
-        rows = rows_back(b, rows, "rows by experts", came, received(l) * 2 * r.c * r.k * r.h);
+        rows = rows_back(b, rows, "rows by experts", came, ordered_bytes(l));
     }
     b->gradient[DTP_TENSOR_EXPERT_DOWN] = rows;
 }
@@ -537,18 +509,22 @@ static dtp_buffer_id rows_by_ranks(struct dtp_block_backward *b, dtp_buffer_id g
 {
     struct dtp_lowering *l = b->l;
     struct rows r = rows_of(l);
+    bool tokens = dtp_plan_sends_tokens(l->plan);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_PERMUTE_BACKWARD, "by ranks");
     dtp_buffer_id made =
-        dtp_backward_workspace(l, &draft, "gradient of rows", dtp_layer_received(&l->tensors, row_bytes(l)), DTP_WRITE);
+        dtp_backward_workspace(l, &draft, "gradient of rows",
+                               tokens ? arriving_bytes(l) : dtp_layer_received(&l->tensors, row_bytes(l)), DTP_WRITE);
+    if (tokens) /* they come back with the rows */
+        b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = weight_gradient(b, &draft);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, DTP_TENSOR_PLACES, DTP_READ | DTP_FREE);
-    draft_eager(l, &draft,
-                weighs(l) ? received(l) * 2 * r.c * r.k * r.h : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k),
+    draft_eager(l, &draft, weighs(l) ? ordered_bytes(l) : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k),
                 weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
     return exchange_back(b, dtp_lower_sum_gradient_rows(l, made), DTP_EXCHANGE_DISPATCH,
-                         dtp_layer_sent(&l->tensors, row_bytes(l)));
+                         tokens ? local_bytes(l, l->compute * l->tensors.kind.hidden)
+                                : dtp_layer_sent(&l->tensors, row_bytes(l)));
 }
 
 void dtp_backward_permute(struct dtp_block_backward *b)
@@ -562,6 +538,11 @@ void dtp_backward_permute(struct dtp_block_backward *b)
     if (l->tensors.kind.exchanged)
         b->gradient[DTP_TENSOR_PERMUTED] = rows_by_ranks(b, b->gradient[DTP_TENSOR_PERMUTED]);
     enum dtp_layer_tensor of = dtp_layer_first(dtp_backward_operator(b)->reads);
+    if (dtp_plan_sends_tokens(l->plan)) {
+        b->gradient[of] = dtp_backward_add(b, of, b->gradient[of], b->gradient[DTP_TENSOR_PERMUTED]);
+        b->gradient[DTP_TENSOR_PERMUTED] = DTP_NO_BUFFER;
+        return;
+    }
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_PERMUTE_BACKWARD, "");
     dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient by tokens",

@@ -1,0 +1,81 @@
+/* Rows of tokens for experts: what lowering of their forward and backward counts them by. */
+#ifndef DTP_LOWER_EXPERT_ROWS_H
+#define DTP_LOWER_EXPERT_ROWS_H
+
+#include "base/bytes.h"
+#include "lower/block_backward.h"
+#include "lower/block_forward.h"
+
+/* Of a token: c bytes of the compute dtype, k rows of h, which are more where experts' are filled up to a capacity. */
+struct rows {
+    double c, k, h, experts;
+};
+
+static inline struct rows rows_of(const struct dtp_lowering *l)
+{
+    const struct dtp_layer_kind *kind = &l->tensors.kind;
+    return (struct rows){(double)l->compute, (double)kind->experts_per_token * l->tensors.sent, (double)kind->hidden,
+                         (double)kind->experts};
+}
+
+/* Bytes of all of the rank's own tokens: of tensor parallel ranks each has some. */
+static inline uint64_t local_bytes(const struct dtp_lowering *l, uint64_t bytes_per_token)
+{
+    return dtp_divide_up(dtp_bytes_product(l->tokens, bytes_per_token), dtp_lower_token_parts(l));
+}
+
+/* Of rows of the rank's tokens, in the compute dtype. */
+static inline uint64_t row_bytes(const struct dtp_lowering *l)
+{
+    return local_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN));
+}
+
+/* Rows that the rank's experts get, for each that it sends. */
+static inline double received(const struct dtp_lowering *l)
+{
+    return l->tensors.received / l->tensors.sent;
+}
+
+/* Bytes of a token's rows that are put from the order of ranks into that of experts, or back: as many are read as
+ * written, but for tokens whose rows for several experts of a rank came as one. */
+static inline double ordered_bytes(const struct dtp_lowering *l)
+{
+    struct rows r = rows_of(l);
+    return received(l) * (1 + l->tensors.arriving) * r.c * r.k * r.h;
+}
+
+/* Megatron-Core's way. */
+static inline bool weighs(const struct dtp_lowering *l)
+{
+    return l->tensors.kind.weighs_rows;
+}
+
+static inline void draft_eager(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes_per_token,
+                               uint32_t kernels)
+{
+    dtp_draft_memory(l, draft, bytes_per_token * (double)l->tokens / (double)dtp_lower_token_parts(l), kernels);
+    draft->op.demand.memory_kernel = weighs(l) ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
+}
+
+/* When compute has waited for the exchange that read it, or for the one behind. */
+static inline void let_go(const struct pass *pass, enum dtp_layer_tensor tensor)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(pass->l, &draft, DTP_OP_FREE, dtp_layer_tensor_text(tensor));
+    dtp_draft_use(&draft, pass->module->tensor[tensor], DTP_FREE);
+    dtp_draft_end(pass->l, &draft);
+    drop(pass, tensor);
+}
+
+/* Whether another still reads the gradient. */
+static inline bool stays(const struct dtp_block_backward *b, dtp_buffer_id gradient)
+{
+    return gradient.index == b->l->flight->gradient.index || dtp_backward_shared(b, gradient);
+}
+
+static inline void use_and_let_go(const struct dtp_block_backward *b, struct dtp_draft *draft, dtp_buffer_id gradient)
+{
+    dtp_draft_use(draft, gradient, stays(b, gradient) ? DTP_READ : DTP_READ | DTP_FREE);
+}
+
+#endif
