@@ -135,11 +135,15 @@ static void hear_start(struct dtp_run_listener *l, const json_t *event)
     l->steps = whole(event, "steps");
 }
 
-/* Seconds of the step where the loop beside it takes what it took at its best when the machine was probed; NAN: it was
- * not, or is a GPU. */
-static double undisturbed_s(const struct dtp_run_listener *l, double seconds, double loop_s)
+/* Seconds of the step on cores that nothing disturbs: PyTorch's run says them of a step again (scenarios/run_torch.py);
+ * of our own ranks on cores those where the loop beside it takes what it took at its best when the machine was probed.
+ * NAN: neither. */
+static double undisturbed_s(const struct dtp_run_listener *l, const json_t *event, double seconds)
 {
     const struct dtp_measured *measured = l->job ? l->job->cluster.measured : NULL;
+    double said_s = number(event, "undisturbed_s"), loop_s = number(event, "loop_s");
+    if (said_s > 0)
+        return said_s;
     return measured ? seconds * dtp_measured_step_s(measured, DTP_MEASURED_PACE) / loop_s : (double)NAN;
 }
 
@@ -172,7 +176,7 @@ static void hear_step(struct dtp_run_listener *l, const json_t *event)
     l->losses[l->seen++ % LAST_LOSSES] = loss;
     l->recent_s = l->seen == 1 ? seconds : 0.9 * l->recent_s + 0.1 * seconds;
     if (mode && strcmp(mode, "plain") == 0 && seconds > 0)
-        keep_seconds(l, seconds, undisturbed_s(l, seconds, number(event, "loop_s")));
+        keep_seconds(l, seconds, undisturbed_s(l, event, seconds));
     say_step(l, event, m->last_step);
 }
 

@@ -9,7 +9,6 @@ layers and large ends is 10 to 20 % slower than over a whole model), and are lef
 python3 probe_torch.py [--device cuda|host] [--seconds-each S]: on the cores of a host the mechanics run, over two tiny models.
 """
 import argparse
-import itertools
 import json
 import math
 import os
@@ -52,7 +51,6 @@ PERIOD_S = 1.0  # of a GPU's power at its limit, as steps show it
 WARM_UP = 3  # steps of a profiler, and of what is timed without one
 STEPS = 2  # profiled
 HOST_MOMENTS = 4  # spread over the probe, at which launches are timed
-UNDISTURBED = ("launch_pytorch",)  # rows whose quartile is meant, not their median: others only slow a host down
 
 
 def shape_of(widths, layers=LAYERS):
@@ -87,12 +85,15 @@ class Rows:
         if seconds > 0:
             self.samples.setdefault((measurement, what, dtype, tuple(sorted(shape.items()))), []).append(seconds)
 
+    def has(self, *row):
+        return any(key[:2] == row for key in self.samples)
+
     def say(self, events):
         for (measurement, what, dtype, shape), samples in self.samples.items():
             samples.sort()
             count = len(samples)
             events.say("row", measurement=measurement, what=what, dtype=dtype, text="", **dict(shape),
-                       seconds=samples[count // (4 if what in UNDISTURBED else 2)], low_s=samples[count // 4],
+                       seconds=samples[count // 2], low_s=samples[count // 4],
                        high_s=samples[(3 * count) // 4], samples=count)
 
 
@@ -248,21 +249,22 @@ class ProbeRun(run_torch.Run):
 
 def measure_host(arguments, rows, device, net):
     """What the host needs for each kernel that dtplan's program of a net counts: it is so narrow that nothing else sets
-    its step. Bound to a core, as run_torch.py's steps are. Hosts that are shared have slow seconds, twice as slow (a
-    virtual machine's, reports/h200/README.md): the row is the quartile of the fast ones, over several moments."""
+    its step. Of steps on a core that nothing disturbs, at several moments: hosts that are shared are slow for seconds on
+    end (run_torch.HostCore); where all of a moment are disturbed it says nothing."""
     of = {key: int(value) for key, value in (pair.split("=") for pair in net.split(","))}
     widths = tuple(of[key] for key in ("hidden", "heads", "kv_heads", "ffn", "vocab")) + (of["gated"] == 1,)
     choices = choices_of(of["sequence"], of["micro_batch"], "bf16-mixed", False, arguments.attention)
     run = ProbeRun(types.SimpleNamespace(seed=1, lr=1e-4), shape_of(widths, of["layers"]), choices, 1, 0, device)
-    run.step(False)  # from which on autograd has a thread
-    run_torch.bind_host(run)
-    until = time.perf_counter() + (arguments.seconds_each / 2 if run.cuda else 0)
-    for number in itertools.count():
-        seconds = run.step(False)[0]
-        if number > WARM_UP:
+    for _ in range(WARM_UP):  # from the first of which on autograd has a thread
+        run.step(False)
+    host = run_torch.HostCore(run)
+    until = time.perf_counter() + (arguments.seconds_each if host.cores else 0)
+    while True:
+        seconds, _, calm = host.step(run)
+        if calm or not host.cores:  # no core can be chosen, or these are the mechanics on cores
             rows.add("step", "launch_pytorch", seconds / of["kernels"])
-            if time.perf_counter() > until:
-                break
+        if time.perf_counter() > until:
+            break
 
 
 # ---- all of it ----------------------------------------------------------------------------------------------------------
@@ -320,6 +322,9 @@ def probe(arguments, events, stopped):
             torch.cuda.empty_cache()
             events.say("warning", words=f"width {widths[0]}, {line[1]} x {line[0]} tokens does not fit into "
                                         f"{memory / 2 ** 30:.0f} GiB and was left out")
+    if device.type == "cuda" and not rows.has("step", "launch_pytorch"):
+        events.say("warning", words="others used this host's cores at each of several moments, so that what a launch takes was not "
+                                    "measured; the catalogue's stays: probe again when it is quiet")
     rows.say(events)
     events.say("end", interrupted=bool(stopped))
 

@@ -33,6 +33,9 @@ except ImportError as missing:
 
 WARM_UP_STEPS = 2  # compilation, the optimizer's state: steps and peaks behind them count
 SETTLING_S = 1.0  # of more steps between, that none counts: until then a GPU at its power limit is faster than it stays
+PACE_ROUNDS = 5000  # of a loop: some 0.1 ms
+DISTURBED = 1.15  # of the least that the loop took: between a core of one's own and a half of one (reports/h200/host_pace.csv)
+TRIES = 5  # of a step, until one was undisturbed
 
 
 class Refused(Exception):
@@ -614,23 +617,71 @@ def traced(run, path):
             profiler.step()
 
 
-def bind_host(run):
-    """Binds the threads that launch kernels to one core: of a step the forward's and autograd's, of which one waits for
-    the other all the time. On a virtual machine of 16 cores steps of nets that wait for the host took 0.76 to 0.80 of the
-    time (medians, reports/h200/README.md). A core a rank, from the last on, where as many are left as before."""
-    if not run.cuda or not hasattr(os, "sched_setaffinity"):
-        return
-    cores, rank_here = sorted(os.sched_getaffinity(0)), int(os.environ.get("LOCAL_RANK", 0))
-    if len(cores) < 2 * run.ranks:  # others of the process need cores too
-        return
-    for thread in os.listdir("/proc/self/task"):
-        try:
-            with open(f"/proc/self/task/{thread}/comm", encoding="utf-8") as file:
-                launches = int(thread) == os.getpid() or file.read().startswith("pt_autograd")
-            if launches:
-                os.sched_setaffinity(int(thread), {cores[-1 - rank_here]})
-        except OSError:  # it has ended
-            continue
+class HostCore:
+    """The core that the threads which launch kernels are bound to: of a step the forward's and autograd's, of which one
+    waits for the other all the time. Bound to one, steps of nets that wait for the host took 0.76 to 0.80 of the time
+    (medians on a virtual machine of 16 cores, reports/h200/README.md). Such a machine's cores are halves of others' cores,
+    too: while the other half works, a loop takes 1.5 to 2 times as long, and so do launches. The loop is timed before each
+    step, the threads move to the core that does it fastest where theirs is disturbed, and a step is undisturbed where the
+    loop takes its least before and after it."""
+
+    def __init__(self, run):
+        self.least_s, self.core, self.cores = math.inf, None, []
+        if run.cuda and hasattr(os, "sched_setaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+            if len(cores) >= 2 * run.ranks:  # others of the process need cores too
+                self.cores = cores[int(os.environ.get("LOCAL_RANK", 0))::run.ranks][::-1]
+
+    def loop_s(self):
+        took = []
+        for _ in range(2):
+            began = time.perf_counter()
+            for _ in range(PACE_ROUNDS):
+                pass
+            took.append(time.perf_counter() - began)
+        self.least_s = min(self.least_s, *took)
+        return min(took)
+
+    def is_calm(self):
+        return self.core is not None and self.loop_s() <= DISTURBED * self.least_s
+
+    def loop_on(self, core):
+        os.sched_setaffinity(0, {core})
+        return self.loop_s()
+
+    def bind(self):
+        """Whether the threads are on a core that nothing disturbs just now."""
+        if not self.cores:
+            return False
+        if not self.is_calm():
+            self.core = min(self.cores, key=self.loop_on)
+            os.sched_setaffinity(0, {self.core})
+            for thread in os.listdir("/proc/self/task"):
+                try:
+                    with open(f"/proc/self/task/{thread}/comm", encoding="utf-8") as file:
+                        if file.read().startswith("pt_autograd"):
+                            os.sched_setaffinity(int(thread), {self.core})
+                except OSError:  # it has ended
+                    continue
+        return self.is_calm()
+
+    def step(self, run):
+        """Seconds of a step, its loss, whether nothing disturbed its core."""
+        calm = self.bind()
+        seconds, loss = run.step(False)
+        return seconds, loss, calm and self.is_calm()
+
+
+def timed_step(run, host):
+    """Seconds of a step, its loss, and, of one rank, the seconds of the first of up to TRIES that was undisturbed."""
+    seconds, loss, calm = host.step(run)
+    undisturbed_s = seconds if calm else None
+    for _ in range(TRIES - 1 if host.cores and run.ranks == 1 and not run.arguments.snapshot else 0):
+        if undisturbed_s:
+            break
+        again_s, _, calm = host.step(run)
+        undisturbed_s = again_s if calm else None
+    return seconds, loss, undisturbed_s if run.ranks == 1 else None
 
 
 def settle(run, stopped):
@@ -653,15 +704,18 @@ def train(run, events, stopped):
         log.writerow(["step", "loss", "gradient_norm", "learning_rate", "step_s", "tokens_per_s", "allocated_bytes",
                       "reserved_bytes"])
     tokens = run.choices.micro_batch * run.sequence * run.choices.accumulate * run.ranks
+    host = HostCore(run)
     if arguments.snapshot and run.cuda:
         torch.cuda.memory._record_memory_history(max_entries=400000)
     for number in range(1, arguments.steps + 1):
         if number == WARM_UP_STEPS + 1 and run.cuda:
-            bind_host(run)
+            host.bind()
             settle(run, stopped)
             torch.cuda.reset_peak_memory_stats()
-        seconds, loss = run.step(number == 1)
-        events.say("step", step=number, tokens=tokens, step_s=seconds, loss=loss, learning_rate=arguments.lr, mode="plain")
+        seconds, loss, undisturbed_s = timed_step(run, host) if number > WARM_UP_STEPS else \
+            (*run.step(number == 1), None)
+        events.say("step", step=number, tokens=tokens, step_s=seconds, loss=loss, learning_rate=arguments.lr, mode="plain",
+                   **({"undisturbed_s": undisturbed_s} if undisturbed_s else {}))
         if log:
             now = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if run.cuda else ("", "")
             log.writerow([number, f"{loss:.6f}", "", arguments.lr, f"{seconds:.6f}", f"{tokens / seconds:.1f}", *now])

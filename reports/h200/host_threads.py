@@ -38,7 +38,7 @@ def main():
     for number in range(1, ROUNDS + 1):
         for threads in ("free", "bound"):
             for name, run in runs.items():
-                free() if threads == "free" else run_torch.bind_host(run)
+                free() if threads == "free" else run_torch.HostCore(run).bind()
                 step_ms = statistics.median(1e3 * run.step(False)[0] for _ in range(STEPS))
                 print(f"{name},{threads},{number},{step_ms:.1f}")
     runs.clear()
@@ -46,7 +46,7 @@ def main():
     run = made(probe_torch.GPT_2_XL, 48, 1024, 4)
     for threads in ("free", "bound"):
         if threads == "bound":
-            run_torch.bind_host(run)
+            run_torch.HostCore(run).bind()
         number, began = 0, time.perf_counter()
         while time.perf_counter() - began < LONG_S:
             number += 1

@@ -57,6 +57,15 @@ assert reference["parameters"] == {"predicted_bytes": 361728, "measured_bytes": 
 assert run["time"]["measured_step_s"] == 0.5 and run["memory"]["arena"]["measured_bytes"] == 0, run
 ' || failed "--json: $(head -c 600 out)"
 
+# Steps on undisturbed cores, where the program says some, are what predictions are held against.
+sed '/"step":[34],/s/"step_s":0.5/"undisturbed_s":0.4,&/' python >calm
+chmod +x calm
+DTPLAN_PYTHON=$PWD/calm expect 0 run --runtime torch "${tiny[@]}" --steps 4
+grep -qE 'step, ms +[0-9.]+ +500\.000' out || failed "the median of all steps: $(grep 'step,' out)"
+grep -qE 'on undisturbed cores +[0-9.]+ +400\.000' out || failed "the median of undisturbed ones: $(grep 'undisturbed' out)"
+DTPLAN_PYTHON=$PWD/calm expect 1 validate --runtime torch "${tiny[@]}" -o calm.csv
+says '400.00 on undisturbed cores'
+
 # Several ranks are torchrun's.
 expect 0 run --runtime torch "${tiny[@]}" --gpus 4 --strategy full_shard --steps 4 --log l.csv --trace t.json --snapshot s.pickle
 says '-m torch.distributed.run --standalone --nproc-per-node 4' line
@@ -190,6 +199,9 @@ real refuses sliding_window --sliding-window 16
 real refuses qk_norm --qk-norm
 real refuses prefetch --gpus 2 --strategy full_shard --no-prefetch
 real refuses fsdp1 --gpus 2 --strategy full_shard --fsdp1
+
+PYTHONPATH=$source/tests/cli/torch_stub PYTHONDONTWRITEBYTECODE=1 python3 "$source/tests/cli/check_host_core.py" \
+    "$source/scenarios" 2>err || failed "the core that launches: $(tail -n 3 err)"
 
 # ---- the real program --------------------------------------------------------------------------------------------------
 
