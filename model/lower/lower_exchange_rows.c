@@ -71,8 +71,10 @@ void dtp_lower_read_splits(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
     uint64_t bytes = 8 * l->tensors.kind.experts;
-    if (l->plan->megatron.pad_to_capacity) /* all are known */
+    if (l->plan->megatron.pad_to_capacity) { /* all are known */
+        dtp_lower_host_around_experts(l);
         return;
+    }
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "splits");
     dtp_buffer_id splits = dtp_draft_new(l, &draft, "splits", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE);
     dtp_lower_exchange_rows(l, &draft, bytes);

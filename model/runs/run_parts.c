@@ -118,9 +118,16 @@ static void write_graphs(struct writer *w)
     set_text(w, "cuda_graph_modules", modules);
 }
 
+/* Megatron-Bridge's, by default: experts take as many rows as the mean, and are filled up to that, which goes with
+ * all-to-alls alone (training/utils/moe_token_drop.py). */
+static bool drops_tokens(const struct dtp_run *run)
+{
+    return strstr(run->notes, "token-drop MoE");
+}
+
 static bool is_flex(const struct dtp_run *run)
 {
-    return strcasestr(run->notes, "DeepEP") || strcasestr(run->notes, "HybridEP");
+    return !drops_tokens(run) && (strcasestr(run->notes, "DeepEP") || strcasestr(run->notes, "HybridEP"));
 }
 
 /* The model's dimensions are the shape's (run_shape.c); here how ranks divide its experts. Which runtimes have experts
@@ -141,6 +148,10 @@ static void write_experts(struct writer *w)
             set_switch(w, "flex_dispatcher", true);
         if (strcmp(w->framework->runtime, "megatron") == 0 && strstr(run->notes, "no fused permutation"))
             set_switch(w, "unfused_permute", true);
+        if (strcmp(w->framework->runtime, "megatron") == 0 && drops_tokens(run)) {
+            set_count(w, "capacity_factor", 1);
+            set_switch(w, "pad_to_capacity", true);
+        }
         if (run->ep > 1 && overlaps_exchanges(run))
             set_switch(w, "expert_overlap", true);
         char parts[DTP_RECOMPUTE_BYTES];

@@ -152,7 +152,13 @@ static void test_notes(void **state)
         assert_int_equal(job.plan.megatron.graphs, cases[i].graphs);
     }
     struct dtp_run run = olmoe();
+    struct dtp_job job;
     bool unstated = false;
+    run.notes = "dispatcher=hybridep; token-drop MoE; x", run.framework = "Megatron-Bridge", run.strategy_key = "zero1";
+    assert_int_equal(dtp_run_job(&run, &catalog, &job, NULL), DTP_OK);
+    assert_true(job.plan.megatron.capacity_factor == 1 && job.plan.megatron.pad_to_capacity);
+    assert_false(job.plan.megatron.flex_dispatcher);
+    run = olmoe();
     run.notes = "capacity factor 1.25", run.unstated = &unstated;
     assert_refused(run, "experts with 'capacity factor'");
     assert_false(unstated);
