@@ -237,6 +237,9 @@ static void hear_ranks(struct dtp_run_listener *l, const json_t *event)
         const json_t *rank = json_array_get(ranks, i), *sent = json_object_get(rank, "sent_bytes");
         m->ranks[i] = (struct dtp_rank_outcome){.role = whole(rank, "role"),
                                                 .device_arena_bytes = whole(rank, "device_arena_bytes"),
+                                                .used_bytes = whole(rank, "used_bytes"),
+                                                .host_to_device_bytes = whole(rank, "host_to_device_bytes"),
+                                                .device_to_host_bytes = whole(rank, "device_to_host_bytes"),
                                                 .steps = whole(rank, "steps")};
         for (int c = 0; c < DTP_COLLECTIVE_COUNT; c++)
             m->ranks[i].sent_bytes[c] = whole(sent, dtp_collective_text((enum dtp_collective)c));

@@ -100,7 +100,7 @@ template <typename T, int PER> __global__ void __launch_bounds__(threads) choose
     int mine = 0;
     uint32_t taken = 0; /* bits of this lane's experts */
     load_scores<T>(a.scores, token, a.experts, score);
-    if (a.groups_chosen) { /* no other group's experts are there to be chosen */
+    if (a.groups_chosen && !a.in_turns) { /* no other group's experts are there to be chosen */
         const uint32_t of = choose_groups(a, score), each = a.experts / a.groups;
 #pragma unroll
         for (int i = 0; i < PER; i++)
@@ -118,6 +118,8 @@ template <typename T, int PER> __global__ void __launch_bounds__(threads) choose
                 best = value, expert = i * 32 + lane;
         }
         warp_best(best, expert);
+        if (a.in_turns)
+            expert = (int)((a.experts / a.chosen * j + token) % a.experts);
         float raw = 0;
 #pragma unroll
         for (int i = 0; i < PER; i++)

@@ -28,7 +28,12 @@ DTP_ON_DEVICE static inline struct dtp_routes dtp_routes_at(void *routes, uint64
  * token goes to experts of its `groups_chosen` best groups alone. A group is as good as its largest softmax
  * (DeepSeek-V2's group_limited_greedy), or as the sum of its two largest sigmoids (DeepSeek-V3's noaux_tc, whose
  * correction bias is no parameter and begins at 0; both modeling_deepseek.py); of equal groups the lower number is
- * better. */
+ * better.
+ *
+ * `in_turns`: expert floor(experts / chosen) j + token, modulo experts, is the j-th of a token, whatever its scores are
+ * and the groups they would be chosen in, so that all experts get as many rows; weights are their affinities all the
+ * same.
+ */
 enum dtp_router_kind { DTP_ROUTER_KIND_SOFTMAX, DTP_ROUTER_KIND_SIGMOID };
 #define DTP_ROUTER_EXPERTS 1024u
 #define DTP_ROUTER_CHOSEN 32u
@@ -44,7 +49,7 @@ struct dtp_router_args {
     uint32_t experts, chosen, groups, groups_chosen;
     float scale;
     enum dtp_router_kind kind;
-    bool normalise;
+    bool normalise, in_turns;
     enum dtp_element element;
 };
 struct dtp_router_backward_args {

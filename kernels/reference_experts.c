@@ -79,7 +79,8 @@ static void choose(const struct dtp_router_args *a, uint64_t token, int32_t *exp
     double sum = (double)DTP_ROUTER_LEAST_SUM, last = 0, p[DTP_ROUTER_EXPERTS];
     affinities(a->scores, a->element, token * a->experts, a->experts, a->kind, p);
     for (uint32_t j = 0; j < a->chosen; j++) {
-        expert[j] = next_largest(a, token, groups, last, j ? expert[j - 1] : -1);
+        expert[j] = a->in_turns ? (int32_t)((a->experts / a->chosen * j + token) % a->experts)
+                                : next_largest(a, token, groups, last, j ? expert[j - 1] : -1);
         last = score_of(a->scores, a->element, token * a->experts + (uint32_t)expert[j]);
         sum += p[expert[j]];
     }

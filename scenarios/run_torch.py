@@ -74,7 +74,7 @@ LET_BE = {
                        "avoid_record_streams expert_overlap recompute_modules cuda_graph_modules",
         "of DeepSpeed": "megatron_layers bf16_optimizer deepspeed_overlap reduce_bucket_size stage3_max_live_parameters "
                         "stage3_max_reuse_distance stage3_prefetch_bucket_size stage3_param_persistence_threshold "
-                        "transformers_layers seq_parallel_communication_data_type zero_hpz_partition_size zero_quantized_weights "
+                        "transformers_layers autoep drop_tokens seq_parallel_communication_data_type zero_hpz_partition_size zero_quantized_weights "
                         "zero_quantized_gradients",
         "of dtplan's executor": "clip_norm gradient_norm loss_chunk gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream "
                                 "update_in_backward cuda_graph atomic_attention matmul_sms collective_ctas "

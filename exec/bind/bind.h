@@ -29,6 +29,7 @@ struct dtp_bind_job {
     const struct dtp_program_set *set; /* whose role `program` is; NULL: all ranks run it */
     struct dtp_optimizer_settings optimizer;
     uint32_t rank;
+    bool balanced_experts; /* tokens go to experts in turns (kernels/experts.h) */
 };
 
 struct dtp_copy_args {

@@ -70,6 +70,7 @@ static void fill_router(struct dtp_binder *b, struct dtp_bound_op *out)
                                                      .scale = router_scale(b),
                                                      .kind = router_kind(b),
                                                      .normalise = normalises(b),
+                                                     .in_turns = b->binding->job.balanced_experts,
                                                      .element = element_of(b, DTP_ROLE_INPUT)};
 }
 

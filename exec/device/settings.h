@@ -59,6 +59,7 @@
     SWITCH(pretend_nodes, "pretend-nodes")                                                                             \
     SWITCH(share_gpu, "share-gpu")                                                                                     \
     SWITCH(untimed_matmuls, "untimed-matmuls")                                                                         \
+    SWITCH(force_load_balance, "force-load-balance")                                                                   \
     SWITCH(alone, "program-alone")                                                                                     \
     SWITCH(poison, "poison")                                                                                           \
     SWITCH(probe, "probe")

@@ -193,6 +193,10 @@ static enum dtp_status make_device(struct dtp_trainer *t)
 static enum dtp_status bind(struct dtp_trainer *t)
 {
     const struct dtp_settings *s = t->settings;
+    if (s->force_load_balance && t->job && !t->job->transformer.experts)
+        return dtp_fault(
+            t->faults, DTP_BAD_INPUT, NULL, 0,
+            "--force-load-balance: the model has no experts that tokens could go to in turns; leave it out");
     struct dtp_bind_job job = {
         .program = t->program,
         .arena = &t->arena,
@@ -201,6 +205,7 @@ static enum dtp_status bind(struct dtp_trainer *t)
         .host_base = t->host_base,
         .world = t->ranks > 1 ? &t->world : NULL,
         .set = t->set,
+        .balanced_experts = s->force_load_balance,
         .optimizer = {(float)s->beta1, (float)s->beta2, (float)s->epsilon, (float)s->weight_decay, (float)s->momentum},
         .rank = t->of->ranks.rank};
     enum dtp_status status = dtp_bind(&job, &t->binding, t->faults);

@@ -53,19 +53,20 @@ void dtp_event_start(FILE *file, const struct dtp_binding *b, const struct dtp_r
         return;
     const struct dtp_device *device = b->job.device;
     const struct dtp_communicator *communicator = b->job.world ? b->job.world->communicator : NULL;
-    char program[DTP_PROGRAM_DIGEST_BYTES];
+    char program[DTP_PROGRAM_DIGEST_BYTES], data[256];
+    snprintf(data, sizeof data, "%s%s", dtp_token_source_words(start->source),
+             b->job.balanced_experts ? "; to experts in turns" : "");
     snprintf(program, sizeof program, DTP_PROGRAM_DIGEST_FORMAT, start->digest);
-    say(file,
-        json_pack("{s:s,s:s,s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I,s:I,s:I,s:I}", "event", "start",
-                  "program", program, "device", device->name, "libraries", device->libraries, "collectives",
-                  communicator ? communicator->ways : "", "gpu", (int)device->asynchronous, "parameters",
-                  (json_int_t)parameter_count(b), "operations", (json_int_t)b->op_count, "device_arena_bytes",
-                  (json_int_t)b->job.arena->device_bytes, "host_arena_bytes", (json_int_t)b->job.arena->host_bytes,
-                  "owner_bytes", owner_bytes(b), "data", dtp_token_source_words(start->source), "entropy",
-                  number(dtp_token_source_entropy(start->source)), "first_step", (json_int_t)start->first_step, "steps",
-                  (json_int_t)start->steps, "ranks_a_gpu", (json_int_t)start->ranks_a_gpu, "checkpoint_copy_bytes",
-                  (json_int_t)start->checkpoint_copy_bytes, "snapshot_copy_bytes",
-                  (json_int_t)start->snapshot_copy_bytes));
+    say(file, json_pack("{s:s,s:s,s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I,s:I,s:I,s:I}", "event", "start",
+                        "program", program, "device", device->name, "libraries", device->libraries, "collectives",
+                        communicator ? communicator->ways : "", "gpu", (int)device->asynchronous, "parameters",
+                        (json_int_t)parameter_count(b), "operations", (json_int_t)b->op_count, "device_arena_bytes",
+                        (json_int_t)b->job.arena->device_bytes, "host_arena_bytes",
+                        (json_int_t)b->job.arena->host_bytes, "owner_bytes", owner_bytes(b), "data", data, "entropy",
+                        number(dtp_token_source_entropy(start->source)), "first_step", (json_int_t)start->first_step,
+                        "steps", (json_int_t)start->steps, "ranks_a_gpu", (json_int_t)start->ranks_a_gpu,
+                        "checkpoint_copy_bytes", (json_int_t)start->checkpoint_copy_bytes, "snapshot_copy_bytes",
+                        (json_int_t)start->snapshot_copy_bytes));
 }
 
 void dtp_event_step(FILE *file, const struct dtp_step_record *r, uint64_t tokens, enum dtp_run_mode mode)
@@ -145,10 +146,12 @@ void dtp_event_ranks(FILE *file, const struct dtp_rank_account *ranks, uint32_t 
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < count; i++)
-        json_array_append_new(list,
-                              json_pack("{s:I,s:I,s:I,s:o}", "role", (json_int_t)ranks[i].role, "device_arena_bytes",
-                                        (json_int_t)ranks[i].device_arena_bytes, "steps", (json_int_t)ranks[i].steps,
-                                        "sent_bytes", sent_bytes(ranks[i].sent_bytes)));
+        json_array_append_new(
+            list, json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "role", (json_int_t)ranks[i].role, "device_arena_bytes",
+                            (json_int_t)ranks[i].device_arena_bytes, "used_bytes", (json_int_t)ranks[i].used_bytes,
+                            "steps", (json_int_t)ranks[i].steps, "host_to_device_bytes",
+                            (json_int_t)ranks[i].host_to_device_bytes, "device_to_host_bytes",
+                            (json_int_t)ranks[i].device_to_host_bytes, "sent_bytes", sent_bytes(ranks[i].sent_bytes)));
     if (file)
         say(file, json_pack("{s:s,s:o}", "event", "ranks", "ranks", list));
     else

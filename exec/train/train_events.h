@@ -48,9 +48,10 @@ struct dtp_role_times {
     double busy_s, step_s;
 };
 void dtp_event_roles(FILE *file, const struct dtp_role_times *roles, uint32_t count);
-/* What each rank of a set took and sent, counted where it was: in all steps that were run. */
+/* What each rank of a set took, sent and copied, counted where it was: in all steps that were run. used_bytes: of its
+ * GPU after the first step; 0: it has none of its own. */
 struct dtp_rank_account {
-    uint64_t role, device_arena_bytes, steps;
+    uint64_t role, device_arena_bytes, used_bytes, steps, host_to_device_bytes, device_to_host_bytes;
     uint64_t sent_bytes[DTP_COLLECTIVE_COUNT];
 };
 void dtp_event_ranks(FILE *file, const struct dtp_rank_account *ranks, uint32_t count);

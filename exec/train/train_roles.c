@@ -128,9 +128,13 @@ enum dtp_status dtp_train_say_roles(struct dtp_trainer *t)
 enum dtp_status dtp_train_say_ranks(struct dtp_trainer *t)
 {
     const struct dtp_communicator *communicator = t->world.communicator;
+    const struct dtp_copied_bytes copied = dtp_run_copied(t->run);
     struct dtp_rank_account mine = {.role = dtp_program_set_role_of(t->set, t->of->ranks.rank),
                                     .device_arena_bytes = t->arena.device_bytes,
-                                    .steps = t->steps_run};
+                                    .used_bytes = t->used_bytes,
+                                    .steps = t->steps_run,
+                                    .host_to_device_bytes = copied.host_to_device,
+                                    .device_to_host_bytes = copied.device_to_host};
     struct dtp_rank_account *all = calloc(t->ranks, sizeof *all);
     if (communicator)
         memcpy(mine.sent_bytes, communicator->sent_bytes, sizeof mine.sent_bytes);

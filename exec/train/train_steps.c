@@ -191,8 +191,10 @@ static void say_step(struct dtp_trainer *t, const struct dtp_step_record *r, enu
         tell_launcher(t->world.board, r->step);
     /* What the driver says of a GPU that others use too is none of this rank's. */
     bool alone = t->device->asynchronous && t->ranks_a_gpu == 1;
-    if (first && alone && t->device->verbs->memory(t->device, &memory, t->faults) == DTP_OK)
+    if (first && alone && t->device->verbs->memory(t->device, &memory, t->faults) == DTP_OK) {
+        t->used_bytes = memory.total_bytes - memory.free_bytes;
         dtp_event_memory(t->events, &memory);
+    }
 }
 
 /* Sums over ranks, the log, the verdict. *stop: a signal asked one of the ranks to. */

@@ -53,6 +53,7 @@ struct dtp_trainer {
     double begun_s;                  /* host clock when the measured step was issued */
     double last_step_s;              /* seconds the last step took */
     uint64_t steps_run;              /* by this process */
+    uint64_t used_bytes;             /* of its GPU after the first step; 0: it has none of its own */
     uint32_t paced;                  /* steps beside which pace.h's loop was timed */
     double last_end_s;               /* host clock when a step ended, or the next could begin */
     enum dtp_status unwritten;       /* of logs and checkpoints: training goes on, its status says so in the end */

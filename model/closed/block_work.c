@@ -3,6 +3,7 @@
 #include "closed/activations.h"
 #include "closed/adapted_work.h"
 #include "closed/closed_form_hooks.h"
+#include "closed/operator_bytes.h"
 #include "plan/fp8_casts.h"
 #include "plan/graph_modules.h"
 #include "plan/layer_tensors.h"
@@ -45,6 +46,7 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
                                                      .magnitudes = matrix->magnitudes > 0,
                                                      .frozen = matrix->frozen,
                                                      .grouped = matrix->expert && !block->calls_experts,
+                                                     .expert = matrix->expert,
                                                      .wide = matrix->wide,
                                                      .recomputed = !packed && i % 2 == 1,
                                                      .ends = i == block->matrices - 1 && !block->experts};
@@ -54,26 +56,10 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
 /* ---- bytes of memory-bound kernels, operator by operator ----------------------------------------------------------
  */
 
-/* What the operators of a block are counted with. */
-struct counted {
-    const struct dtp_transformer *transformer;
-    const struct dtp_plan *plan;
-    const struct dtp_layer_kind *block;
-    double h, f, q, kv, w, p;
-    double parts; /* of the tokens, one of which each tensor parallel rank has between matmuls */
-    double cast;  /* a row of the stream between fp32 and the compute dtype, under autocast */
-    bool autocast;
-    bool within; /* experts' activations and biases are part of their products */
-};
-/* Of one token: what an operator's kernels read and write. */
-struct moved {
-    double forward, backward;
-};
-
-static struct counted counted_of(const struct dtp_transformer *t, const struct dtp_plan *plan,
-                                 const struct dtp_layer_kind *block)
+static struct dtp_counted counted_of(const struct dtp_transformer *t, const struct dtp_plan *plan,
+                                     const struct dtp_layer_kind *block)
 {
-    struct counted c = {
+    struct dtp_counted c = {
         .transformer = t, .plan = plan, .block = block, .h = (double)t->hidden, .f = (double)block->ffn};
     c.q = (double)(t->heads * t->head_dim), c.kv = (double)(t->kv_heads * t->head_dim);
     c.w = dtp_plan_compute_bytes(plan);
@@ -89,7 +75,7 @@ static bool reads_stream(const struct dtp_layer_operator *op)
 }
 
 /* Projections that read what `op` does, as the runtime stores them; their biases. */
-static double linears(const struct counted *c, const struct dtp_layer_operator *op)
+static double linears(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     double count = 0;
     for (int i = 0; i < c->block->matrices; i++)
@@ -97,7 +83,7 @@ static double linears(const struct counted *c, const struct dtp_layer_operator *
     return count;
 }
 
-static double bias_bytes(const struct counted *c, const struct dtp_layer_operator *op)
+static double bias_bytes(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     double elements = 0;
     for (int i = 0; i < c->block->matrices; i++)
@@ -108,108 +94,29 @@ static double bias_bytes(const struct counted *c, const struct dtp_layer_operato
 }
 
 /* Biases of experts, which are no part of their matmuls: rows of them and a sum, compiled one pass. */
-static double expert_biases(const struct counted *c, const struct dtp_layer_operator *op)
+static double expert_biases(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     bool experts = op->makes & (DTP_TENSOR_BIT(GATE) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(EXPERT_DOWN));
     return experts && c->block->experts ? (c->plan->compile ? 2 : 4) * bias_bytes(c, op) : 0;
 }
 
-/* Rows that a rank's experts get, over those that it sends. */
-static double received(const struct counted *c)
-{
-    return c->block->experts ? dtp_plan_expert_rows(c->plan) : 1;
-}
-
 /* Of experts whose rows are weighed: the second product's alone (lower_experts.c). */
-static struct moved weighed_biases(const struct counted *c, const struct dtp_layer_operator *op)
+static struct dtp_moved weighed_biases(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     bool down = op->makes & DTP_TENSOR_BIT(EXPERT_DOWN);
     if (!down || bias_bytes(c, op) <= 0 || c->within)
-        return (struct moved){0, 0};
-    double rows = (double)c->block->experts_per_token * c->h * received(c);
-    return (struct moved){rows * (2 * c->w + (dtp_plan_replays_all(c->plan) ? 28 : 24)), rows * (4 * c->w + 32)};
+        return (struct dtp_moved){0, 0};
+    double rows = (double)c->block->experts_per_token * c->h * dtp_received_rows(c);
+    return (struct dtp_moved){rows * (2 * c->w + (dtp_plan_replays_all(c->plan) ? 28 : 24)), rows * (4 * c->w + 32)};
 }
 
 /* What lower_sinks.c derives. */
-static struct moved sinks_moved(const struct counted *c, bool fused)
+static struct dtp_moved sinks_moved(const struct dtp_counted *c, bool fused)
 {
     double result = c->w * (double)c->block->d_core, heads = (double)c->block->heads;
     if (!c->block->sinks || c->block->sinks_inside)
-        return (struct moved){0, 0};
-    return (struct moved){2 * result + (fused ? 4 : 20 + c->w) * heads, (fused ? 3 : 6) * result};
-}
-
-/* Of a token, rows that are added up by index (lower_experts.c). */
-static double added_by_index(const struct counted *c)
-{
-    double k = (double)c->block->experts_per_token * dtp_plan_padded_rows(c->plan);
-    return c->plan->megatron.unfused_permute ? (2 * k + 1) * c->w * c->h : 0;
-}
-
-/* Where rows are weighed within the activation: each token's row is read or written once for its k, as lower_experts.c
- * has it unfused, or not at all where exchanges do; rows of experts elsewhere are put in order both ways. */
-static struct moved weighing_moved(const struct counted *c, enum dtp_layer_operator_kind kind, double came)
-{
-    const struct dtp_layer_kind *b = c->block;
-    double k = (double)b->experts_per_token * dtp_plan_padded_rows(c->plan);
-    double read = 1 + dtp_plan_expert_arriving_part(c->plan, b->experts_per_token);
-    double once = dtp_plan_sends_tokens(c->plan) ? 0 : (k + 1) * c->w * c->h, ordered = came * read * c->w * k * c->h;
-    double sum = 3 * c->w * c->h, rows = (b->exchanged ? came : 1) * k, added = once, sorting = 0;
-    if (c->plan->megatron.unfused_permute) {
-        once = 2 * k * c->w * c->h, added = added_by_index(c);
-        sorting = (46 * (double)b->experts + 48 * k) / c->parts;
-    }
-    if (kind == DTP_LAYER_OP_PERMUTE)
-        return (struct moved){once + sorting + ordered + came * 64 * k / c->parts,
-                              added + ordered + (b->gated && !b->packs_up ? rows * sum : 0)};
-    double shared = b->shared_ffn ? sum : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;
-    double gradients = (b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 4 * c->w * c->h + sum : 0);
-    return (struct moved){added + ordered + shared + weighed, once + ordered + gradients};
-}
-
-/* What lower_called_experts.c derives. */
-static struct moved called_moved(const struct counted *c, enum dtp_layer_operator_kind kind)
-{
-    const struct dtp_layer_kind *b = c->block;
-    double k = (double)b->experts_per_token, e = (double)b->experts, kh = c->w * k * c->h, h = c->w * c->h;
-    if (kind == DTP_LAYER_OP_ROUTER) /* its backward as elsewhere, and the sum of what router and experts give back */
-        return (struct moved){(c->w + 16) * e + 24 * k * e + 32 * k, (20 + c->w) * e + 3 * h};
-    if (kind == DTP_LAYER_OP_PERMUTE)
-        return (struct moved){2 * kh, 3 * kh + (4 * e - 3) * h + (b->gated && !b->packs_up ? 3 * kh : 0)};
-    double shared = b->shared_ffn ? 3 * h : 0, weighed = b->shared_gate ? 2 * h : 0;
-    double gradients = (b->shared_ffn ? 3 * h * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 7 * h : 0);
-    return (struct moved){5 * kh + h + shared + weighed, 8 * kh + gradients};
-}
-
-/* What lower_experts.c derives: router, rows to experts and back, their weighed sum. They are eager, but the router's
- * softmax where a compiler has it. */
-static struct moved expert_moved(const struct counted *c, const struct dtp_layer_operator *op, bool compiled)
-{
-    const struct dtp_layer_kind *b = c->block;
-    double k = (double)b->experts_per_token, e = (double)b->experts, kh = k * c->h;
-    double padded = dtp_plan_padded_rows(c->plan); /* below, rows of experts elsewhere, over those sent */
-    double came = b->exchanged ? dtp_plan_crossed_rows(c->plan) / padded : 0;
-    double dropping = c->plan->megatron.capacity_factor > 0 ? 25 * e : 0;
-    double sum = 3 * c->w * c->h; /* of two gradients of what router, experts and shared ones read */
-    if (b->calls_experts)
-        return called_moved(c, op->kind);
-    if (b->weighs_rows && op->kind != DTP_LAYER_OP_ROUTER)
-        return weighing_moved(c, op->kind, came);
-    switch (op->kind) {
-    case DTP_LAYER_OP_ROUTER:
-        return (struct moved){((c->w + (compiled ? 8 : 16)) * e + 176 * k + dropping) / c->parts,
-                              (20 + c->w) * e / c->parts + sum};
-    case DTP_LAYER_OP_PERMUTE: /* gradients of gate's and up's input are added up; of rows received: by experts */
-        return (struct moved){2 * c->w * kh + came * (2 * c->w * kh + 64 * k),
-                              3 * c->w * kh + c->w * c->h + 128 * k + came * (4 * c->w * kh + 128 * k) +
-                                  (b->gated ? (b->exchanged ? came : 1) * 3 * c->w * kh : 0)};
-    default: break;
-    }
-    double shared = b->shared_ffn ? 3 * c->w * c->h : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;
-    double gradients = (b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 4 * c->w * c->h + sum : 0);
-    return (struct moved){(4 * c->w + 8 + came * 2 * c->w) * kh + (8 + c->w) * c->h + shared + weighed,
-                          (8 + 3 * c->w + came * 2 * c->w) * kh + 4 * dtp_outer_rows(k) * c->h + (c->w + 12) * c->h +
-                              gradients};
+        return (struct dtp_moved){0, 0};
+    return (struct dtp_moved){2 * result + (fused ? 4 : 20 + c->w) * heads, (fused ? 3 : 6) * result};
 }
 
 /* A branch's first projections: they read a norm or, without one, the stream. */
@@ -223,7 +130,7 @@ static bool begins_branch(const struct dtp_layer_operator *op)
 
 /* What lower_latent.c derives: norms of latents, that of kv with the rest of it beside in backward; heads of queries
  * and keys. */
-static struct moved latent_moved(const struct counted *c, const struct dtp_layer_operator *op, bool fused)
+static struct dtp_moved latent_moved(const struct dtp_counted *c, const struct dtp_layer_operator *op, bool fused)
 {
     const struct dtp_layer_kind *b = c->block;
     bool q = op->makes & DTP_TENSOR_BIT(Q_LATENT_NORM), casts = c->autocast && !fused;
@@ -231,8 +138,8 @@ static struct moved latent_moved(const struct counted *c, const struct dtp_layer
     width /= c->parts;
     double join = !q && !fused ? 2 * w * (double)(b->kv_latent + b->rope_head_dim) / c->parts : 0;
     if (op->kind == DTP_LAYER_OP_LATENT_NORM)
-        return (struct moved){(casts ? 2 * (w + 4) + 8 : 2 * w) * width,
-                              (fused ? 3 * w : 5 * e + (casts ? 2 * (4 + w) : 0)) * width + join};
+        return (struct dtp_moved){(casts ? 2 * (w + 4) + 8 : 2 * w) * width,
+                                  (fused ? 3 * w : 5 * e + (casts ? 2 * (4 + w) : 0)) * width + join};
     double turned = (double)(b->heads * b->rope_head_dim), shared = (double)b->rope_head_dim, value = (double)b->d_core;
     double projected = c->q - turned + value, rope = c->plan->rope_fp32 ? 48 : 10 * w;
     double rope_back = c->plan->rope_fp32 ? 52 : 10 * w, keys = fused ? 2 * c->q - turned + shared : 2 * c->q;
@@ -240,80 +147,84 @@ static struct moved latent_moved(const struct counted *c, const struct dtp_layer
     double own = b->own_values && !b->pads_values ? 2 * w * value : padded;
     double forward = (fused ? 0 : rope * (turned + shared)) + w * (2 * c->q + keys) + own;
     double backward = (fused ? 0 : rope_back * (turned + shared)) + w * (2 * c->q + 2 * projected + turned + shared);
-    return (struct moved){forward + (b->pads_values ? 2 * w * value : 0), backward + padded};
+    return (struct dtp_moved){forward + (b->pads_values ? 2 * w * value : 0), backward + padded};
 }
 
-static double qk_norm_bytes(const struct counted *c)
+static double qk_norm_bytes(const struct dtp_counted *c)
 {
     return c->block->qk_norm ? 2 * c->w * (c->q + c->kv) : 0;
 }
 
 /* RoPE per element of q and k: to fp32, 4 half-width products, sum, difference, cat, back (48 B forward, 52 with the
  * gradient's accumulation); the usual forms (complex product, rotate-half in bf16) move about 20 B. */
-static struct moved eager_rotary(const struct counted *c)
+static struct dtp_moved eager_rotary(const struct dtp_counted *c)
 {
     double forward = c->plan->rope_fp32 ? 48 : 10 * c->w, backward = c->plan->rope_fp32 ? 52 : 10 * c->w;
     double turned = c->block->rotary ? c->q + c->kv : 0, norm = qk_norm_bytes(c);
-    return (struct moved){forward * turned + norm, backward * turned + 2.5 * norm};
+    return (struct dtp_moved){forward * turned + norm, backward * turned + 2.5 * norm};
 }
 
 /* Of the stream: its gradient is made (3 p), the weight's beside it (2 p), and added to the stream's (3 p); what is
  * narrow is cast. Of what a branch returns: that is widened before, and its sum with the stream is wide. */
-static struct moved eager_norm(const struct counted *c, const struct dtp_layer_operator *op)
+static struct dtp_moved eager_norm(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     double forward = 2 * c->p * c->h, backward = (c->block->adapted ? 3 : 5) * c->p * c->h + c->cast;
     if (c->block->chains_norms && reads_stream(op)) {
         struct dtp_norm_chain chain = dtp_norm_chain_of(c->plan, !c->block->adapted);
-        return (struct moved){chain.forward * c->h, (chain.backward + 3 * c->p) * c->h + c->cast};
+        return (struct dtp_moved){chain.forward * c->h, (chain.backward + 3 * c->p) * c->h + c->cast};
     }
     if (!reads_stream(op))
-        return (struct moved){forward + c->cast + (c->p - c->w) * c->h, backward};
-    return (struct moved){forward, backward + (c->plan->runtime->fused_norms ? 1 : 3) * c->p * c->h};
+        return (struct dtp_moved){forward + c->cast + (c->p - c->w) * c->h, backward};
+    return (struct dtp_moved){forward, backward + (c->plan->runtime->fused_norms ? 1 : 3) * c->p * c->h};
 }
 
 /* A branch's first ones cast what they read, each for itself, and their input gradients, as wide, are added up; without
  * a norm the sum is added to the stream's gradient. */
-static struct moved eager_projection(const struct counted *c, const struct dtp_layer_operator *op)
+static struct dtp_moved eager_projection(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     bool second = op->makes & DTP_TENSOR_BIT(KV_LATENT); /* queries' latent reads the same */
     double sum = c->autocast ? c->cast + 3 * c->p * c->h : 3 * c->w * c->h;
     double sums = begins_branch(op) ? (linears(c, op) - (second ? 0 : 1)) * sum : 0;
     double bare = begins_branch(op) && !c->block->norms_before ? 3 * c->p * c->h : 0;
-    return (struct moved){(begins_branch(op) ? linears(c, op) * c->cast : 0) + expert_biases(c, op),
-                          sums + bare + bias_bytes(c, op)};
+    return (struct dtp_moved){(begins_branch(op) ? linears(c, op) * c->cast : 0) + expert_biases(c, op),
+                              sums + bare + bias_bytes(c, op)};
 }
 
 /* silu 2, product 3 | gelu 2; backward of a packed gate and up puts both together again. relu 2, square 2; backward of
  * the square (PyTorch's pow_backward: pow 2, times the exponent 2, times the gradient 3), of relu 3. */
-static struct moved eager_activation(const struct counted *c, const struct dtp_layer_operator *op)
+static struct dtp_moved eager_activation(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     bool shared = op->makes & DTP_TENSOR_BIT(SHARED_PRODUCT);
-    double row = c->w * (shared ? (double)c->block->shared_ffn : c->f * received(c)), cat = c->block->packs_up ? 4 : 0;
+    double row = c->w * (shared ? (double)c->block->shared_ffn : c->f * dtp_received_rows(c)),
+           cat = c->block->packs_up ? 4 : 0;
     if (c->block->clamps)
-        return (struct moved){16 * row, 40 * row};
+        return (struct dtp_moved){16 * row, 40 * row};
     if (c->block->squares)
-        return (struct moved){4 * row, 10 * row};
-    return c->block->gated ? (struct moved){5 * row, (9 + cat) * row} : (struct moved){2 * row, 3 * row};
+        return (struct dtp_moved){4 * row, 10 * row};
+    if (dtp_layer_activates_in_one(c->block, op->makes))
+        return (struct dtp_moved){3 * row, 5 * row};
+    return c->block->gated ? (struct dtp_moved){5 * row, (9 + cat) * row} : (struct dtp_moved){2 * row, 3 * row};
 }
 
 /* A sum of two branches adds these first. The stream's gradient is cast for what was added to it, unless norms of both
  * kinds stand around. */
-static struct moved eager_residual(const struct counted *c)
+static struct dtp_moved eager_residual(const struct dtp_counted *c)
 {
     double forward = c->block->parallel ? (2 * c->p + 4 * c->w) * c->h : (2 * c->p + c->w) * c->h;
-    return (struct moved){forward, c->block->norms_after && c->block->norms_before ? 0 : c->cast};
+    return (struct dtp_moved){forward, c->block->norms_after && c->block->norms_before ? 0 : c->cast};
 }
 
 /* Each pointwise operation is a kernel: it reads its inputs and writes its output whole. */
-static struct moved eager_moved(const struct counted *c, const struct dtp_layer_operator *op)
+static struct dtp_moved eager_moved(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     switch (op->kind) {
     case DTP_LAYER_OP_NORM: return eager_norm(c, op);
     case DTP_LAYER_OP_PROJECTION: return eager_projection(c, op);
     case DTP_LAYER_OP_ROTARY: return eager_rotary(c);
     case DTP_LAYER_OP_ATTENTION: { /* its backward puts q's, k's and v's gradients together */
-        struct moved sinks = sinks_moved(c, false);
-        return (struct moved){sinks.forward, sinks.backward + (c->plan->fused_qkv ? 2 * c->w * (c->q + 2 * c->kv) : 0)};
+        struct dtp_moved sinks = sinks_moved(c, false);
+        return (struct dtp_moved){sinks.forward,
+                                  sinks.backward + (c->plan->fused_qkv ? 2 * c->w * (c->q + 2 * c->kv) : 0)};
     }
     case DTP_LAYER_OP_ACTIVATION: return eager_activation(c, op);
     case DTP_LAYER_OP_RESIDUAL: return eager_residual(c);
@@ -322,90 +233,91 @@ static struct moved eager_moved(const struct counted *c, const struct dtp_layer_
     case DTP_LAYER_OP_CAST: break; /* with the projections that read it */
     case DTP_LAYER_OP_ROUTER:
     case DTP_LAYER_OP_PERMUTE:
-    case DTP_LAYER_OP_UNPERMUTE: return expert_moved(c, op, false);
+    case DTP_LAYER_OP_UNPERMUTE: return dtp_expert_moved(c, op, false);
     }
-    return (struct moved){0, 0};
+    return (struct dtp_moved){0, 0};
 }
 
 /* The first sum with the norm before or behind it is one pass, the last one adds up what its branches returned. */
-static struct moved fused_residual(const struct counted *c, const struct dtp_layer_operator *op)
+static struct dtp_moved fused_residual(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     double branches = __builtin_popcountll(op->reads & ~DTP_LAYER_STREAM);
     if (op->statistics) /* dropout: the norm is another pass, and a mask of a byte is written and read */
-        return (struct moved){(2 * c->p + c->w + 1) * c->h, (c->p + c->w + 1) * c->h};
-    return (struct moved){op->makes ? 2 * (c->p + c->w) * c->h : (2 * c->p + branches * c->w) * c->h, 0};
+        return (struct dtp_moved){(2 * c->p + c->w + 1) * c->h, (c->p + c->w + 1) * c->h};
+    return (struct dtp_moved){op->makes ? 2 * (c->p + c->w) * c->h : (2 * c->p + branches * c->w) * c->h, 0};
 }
 
 /* One that reads the block's input is a pass, the others run in a sum's. */
-static struct moved fused_norm(const struct counted *c, const struct dtp_layer_operator *op)
+static struct dtp_moved fused_norm(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     if (!reads_stream(op))
-        return (struct moved){0, (c->p + 2 * c->w) * c->h};
+        return (struct dtp_moved){0, (c->p + 2 * c->w) * c->h};
     bool alone = op->reads & DTP_TENSOR_BIT(INPUT) || c->block->dropout;
-    return (struct moved){alone ? (c->p + c->w) * c->h : 0, (c->w + 3 * c->p) * c->h};
+    return (struct dtp_moved){alone ? (c->p + c->w) * c->h : 0, (c->w + 3 * c->p) * c->h};
 }
 
 /* Without a norm that makes it, the block's input is narrowed for them; what they give back is added to the stream's
  * gradient in a pass of its own. */
-static struct moved fused_projection(const struct counted *c, const struct dtp_layer_operator *op)
+static struct dtp_moved fused_projection(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     bool bare = begins_branch(op) && !c->block->norms_before, first = bare && !(op->makes & DTP_TENSOR_BIT(UP));
     bool weighed = c->block->experts && c->block->weighs_rows &&
                    op->makes & (DTP_TENSOR_BIT(GATE) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(EXPERT_DOWN));
-    struct moved biases = {expert_biases(c, op), bias_bytes(c, op)};
+    struct dtp_moved biases = {expert_biases(c, op), bias_bytes(c, op)};
     if (weighed)
         biases = weighed_biases(c, op);
-    return (struct moved){(first ? (c->p + c->w) * c->h : 0) + biases.forward,
-                          (bare ? (2 * c->p + c->w) * c->h : 0) + biases.backward};
+    return (struct dtp_moved){(first ? (c->p + c->w) * c->h : 0) + biases.forward,
+                              (bare ? (2 * c->p + c->w) * c->h : 0) + biases.backward};
 }
 
 /* One pass between matmuls: a tensor is read or written once per pass. */
-static struct moved fused_moved(const struct counted *c, const struct dtp_layer_operator *op)
+static struct dtp_moved fused_moved(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     bool shared = op->makes & DTP_TENSOR_BIT(SHARED_PRODUCT);
-    double row = c->w * (shared ? (double)c->block->shared_ffn : c->f * received(c)), norm = qk_norm_bytes(c);
+    double row = c->w * (shared ? (double)c->block->shared_ffn : c->f * dtp_received_rows(c)), norm = qk_norm_bytes(c);
     switch (op->kind) {
     case DTP_LAYER_OP_NORM: return fused_norm(c, op);
     case DTP_LAYER_OP_PROJECTION: return fused_projection(c, op);
     case DTP_LAYER_OP_ROTARY:
         if (dtp_plan_turns_eagerly(c->plan, c->block))
-            return (struct moved){DTP_EAGER_TURN_PASSES * c->w * (c->q + c->kv),
-                                  DTP_EAGER_TURN_PASSES_BACK * c->w * (c->q + c->kv) + 2 * c->w * (c->q + 2 * c->kv)};
-        return (struct moved){(c->block->rotary ? 2 * c->w * (c->q + c->kv) : 0) + norm,
-                              (c->block->rotary ? 2 * c->w * (c->q + 2 * c->kv) : 0) + 2.5 * norm};
+            return (struct dtp_moved){DTP_EAGER_TURN_PASSES * c->w * (c->q + c->kv),
+                                      DTP_EAGER_TURN_PASSES_BACK * c->w * (c->q + c->kv) +
+                                          2 * c->w * (c->q + 2 * c->kv)};
+        return (struct dtp_moved){(c->block->rotary ? 2 * c->w * (c->q + c->kv) : 0) + norm,
+                                  (c->block->rotary ? 2 * c->w * (c->q + 2 * c->kv) : 0) + 2.5 * norm};
     case DTP_LAYER_OP_ATTENTION: { /* it returns heads before tokens */
-        struct moved sinks = sinks_moved(c, true);
-        return (struct moved){sinks.forward, sinks.backward + (c->block->kv_latent ? 0 : 2 * c->w * c->q)};
+        struct dtp_moved sinks = sinks_moved(c, true);
+        return (struct dtp_moved){sinks.forward, sinks.backward + (c->block->kv_latent ? 0 : 2 * c->w * c->q)};
     }
     case DTP_LAYER_OP_ACTIVATION:
         if (c->within && !shared)
-            return (struct moved){0, 0};
+            return (struct dtp_moved){0, 0};
         /* gated: three read, two written, for what the next matmul read is kept */
-        return c->block->gated ? (struct moved){3 * row, 5 * row} : (struct moved){2 * row, 4 * row};
+        return c->block->gated ? (struct dtp_moved){3 * row, 5 * row} : (struct dtp_moved){2 * row, 4 * row};
     case DTP_LAYER_OP_RESIDUAL: return fused_residual(c, op);
     case DTP_LAYER_OP_LATENT_NORM:
     case DTP_LAYER_OP_LATENT_HEADS: return latent_moved(c, op, true);
     case DTP_LAYER_OP_CAST: break;
     case DTP_LAYER_OP_ROUTER:
     case DTP_LAYER_OP_PERMUTE:
-    case DTP_LAYER_OP_UNPERMUTE: return expert_moved(c, op, c->plan->compile);
+    case DTP_LAYER_OP_UNPERMUTE: return dtp_expert_moved(c, op, c->plan->compile);
     }
-    return (struct moved){0, 0};
+    return (struct dtp_moved){0, 0};
 }
 
-static void count_bytes(const struct counted *c, struct dtp_block_work *work)
+static void count_bytes(const struct dtp_counted *c, struct dtp_block_work *work)
 {
     double rows = (double)c->block->experts_per_token * c->h;
     if (dtp_layer_orders_rows(c->block)) {
-        work->indexed_bytes = 2 * c->w * rows * (1 + (c->block->exchanged ? received(c) : 0));
-        work->outer_bytes = 4 * dtp_outer_rows((double)c->block->experts_per_token) * c->h;
+        work->indexed_bytes = 2 * c->w * rows * (1 + (c->block->exchanged ? dtp_received_rows(c) : 0));
+        work->outer_bytes = c->block->stacks_rows ? 0 : 4 * dtp_outer_rows((double)c->block->experts_per_token) * c->h;
     }
     if (c->block->experts && c->plan->megatron.unfused_permute)
-        work->indexed_bytes = work->indexed_back_bytes = added_by_index(c);
+        work->indexed_bytes = work->indexed_back_bytes = dtp_added_by_index(c);
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
     int count = dtp_layer_operators(c->block, op);
     for (int i = 0; i < count; i++) {
-        struct moved moved = work->fused ? fused_moved(c, &op[i]) : eager_moved(c, &op[i]);
+        struct dtp_moved moved = work->fused ? fused_moved(c, &op[i]) : eager_moved(c, &op[i]);
         work->forward_bytes_per_token += moved.forward;
         work->backward_bytes_per_token += moved.backward;
         if (op[i].kind == DTP_LAYER_OP_NORM)
@@ -413,14 +325,14 @@ static void count_bytes(const struct counted *c, struct dtp_block_work *work)
         if (!dtp_operator_passes(c->plan, c->block, &op[i]))
             continue;
         work->passes.bytes[0] += moved.forward, work->passes.bytes[1] += moved.backward;
-        dtp_passes_add(c->transformer, c->plan, c->block, &op[i], c->h, c->f * received(c), &work->passes);
+        dtp_passes_add(c->transformer, c->plan, c->block, &op[i], c->h, c->f * dtp_received_rows(c), &work->passes);
     }
     dtp_adapted_bytes(c->block, c->plan, &work->forward_bytes_per_token, &work->backward_bytes_per_token);
 }
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-static void count_launches(const struct counted *c, bool biased, struct dtp_block_work *work)
+static void count_launches(const struct dtp_counted *c, bool biased, struct dtp_block_work *work)
 {
     bool eager = !work->fused, rope = eager && c->block->rotary, slow = c->plan->rope_fp32;
     work->forward_kernels = 12 + (rope ? (slow ? 20 : 10) : 0);
@@ -442,18 +354,24 @@ static void count_launches(const struct counted *c, bool biased, struct dtp_bloc
     if (c->block->experts && c->block->calls_experts) { /* router; gate, up, down, activation and rows of each */
         double e = (double)c->block->own_experts, matrices = c->block->gated && !c->block->packs_up ? 3 : 2;
         double activation = c->block->gated || c->block->squares ? 2 : 1;
-        work->forward_kernels += 1 + 10 + 1 + e * (8 + matrices + activation) - 2 - activation;
-        work->backward_kernels += 2 + 8 + e * (19 + 2 * matrices + 1) - 4;
+        double calls = c->block->slots_rows ? (double)dtp_layer_slot_copies(c->block) : 8, back = 19;
+        if (c->block->slots_rows) /* gating, rows there and back, exchanges */
+            work->forward_kernels += 54, work->backward_kernels += 30, back = 0;
+        work->forward_kernels += 1 + 10 + 1 + e * (calls + matrices + activation) - 2 - activation;
+        work->backward_kernels += 2 + 8 + e * (back + 2 * matrices + 1) - 4;
     } else if (c->block->experts) { /* router's matmul, router, rows there and back; gate and up apart */
         work->forward_kernels += 2 + (c->plan->compile ? 14 : 22) + 2 + 6;
         work->backward_kernels += 4 + (c->plan->compile ? 4 : 8) + 10 + 6 + 2;
         work->forward_kernels += c->block->exchanged ? 24 : 0; /* splits, order of ranks and of experts, all-to-alls */
         work->backward_kernels += c->block->exchanged ? 13 : 0;
+        work->forward_kernels += c->block->stacks_rows ? 2 : 0; /* zeros; products */
+        work->backward_kernels += c->block->stacks_rows ? 1 : 0;
     }
 }
 
 /* Parts that run again, operator by operator; of a norm also what the sum before it reads elsewhere. */
-static void count_again(const struct counted *c, const struct dtp_layer_tensors *tensors, struct dtp_block_work *work)
+static void count_again(const struct dtp_counted *c, const struct dtp_layer_tensors *tensors,
+                        struct dtp_block_work *work)
 {
     for (int i = 0; i < work->matmul_count; i++)
         work->matmul[i].again = tensors->again >> c->block->matrix[i].result & 1;
@@ -469,7 +387,7 @@ static void count_again(const struct counted *c, const struct dtp_layer_tensors 
 
 /* Loops over queries and keys, and over experts: a product of each for each of their matrices, forward and two
  * backward, and casts of what each is given, forward and backward. */
-static void count_loops(const struct counted *c, const struct dtp_cluster *cluster, struct dtp_block_work *work)
+static void count_loops(const struct dtp_counted *c, const struct dtp_cluster *cluster, struct dtp_block_work *work)
 {
     uint64_t experts = c->block->own_experts;
     if (dtp_plan_turns_eagerly(c->plan, c->block) && !dtp_plan_replays(c->plan, DTP_GRAPH_ATTN))
@@ -488,7 +406,7 @@ static void count_loops(const struct counted *c, const struct dtp_cluster *clust
 
 /* What graphs replay of the kernels of count_fused_launches: of attention its norm, two matmuls, the core and the sum,
  * with rope; of an MLP the rest; of one of experts the norm, the router and its matmul. */
-static void count_replays(const struct counted *c, bool rope, struct dtp_block_work *work)
+static void count_replays(const struct dtp_counted *c, bool rope, struct dtp_block_work *work)
 {
     const struct dtp_plan *plan = c->plan;
     double all = work->forward_kernels + work->backward_kernels, attention = 5 + 9 + (rope ? 4 : 0);
@@ -560,7 +478,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     block.own_values = block.pads_values || plan->runtime->copies_values;
     block.dropout = plan->dropout > 0;
     block.chains_norms = dtp_plan_chains_norms(transformer, plan);
-    struct counted counted = counted_of(transformer, plan, &block);
+    struct dtp_counted counted = counted_of(transformer, plan, &block);
     counted.within = block.experts && dtp_plan_fuses_experts(plan, cluster);
     bool biased = dtp_layer_bias_elements(&block) > 0;
     counted.parts = plan->sequence_shards > 1 ? plan->sequence_shards : 1;

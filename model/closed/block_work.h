@@ -17,6 +17,7 @@ struct dtp_weight_matmul {
     double n, k, copies;
     double rows;    /* of a token: 1, of an expert of a rank k / E where all have as many, more on the fullest rank */
     bool grouped;   /* of experts, be it one */
+    bool expert;    /* of experts, grouped or called one after the other */
     uint8_t beside; /* of shared experts, 1 + enum dtp_exchange that it works beside; or 0 */
     bool again;     /* it runs again with a part of its layer */
     bool wide;      /* in 16 bits under every recipe of fewer */

@@ -445,7 +445,7 @@ static double hardware_flops(const struct dtp_timing *c)
     EACH_KIND(c, block)
     for (int i = 0; i < block->matmul_count; i++) {
         const struct dtp_weight_matmul *m = &block->matmul[i];
-        double filled = m->grouped ? 3 * (1 - 1 / dtp_plan_padded_rows(c->plan)) * block->layers : 0;
+        double filled = m->expert ? 3 * (1 - 1 / dtp_plan_padded_rows(c->plan)) * block->layers : 0;
         double again = runs_again(c, m) && !core_alone ? block->layers_again : 0;
         matmuls += m->copies * m->rows * 2 * m->n * m->k * (again + filled);
     }

@@ -68,7 +68,7 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
     uint64_t sent = dtp_divide_up(all, plan->sequence_shards > 1 ? plan->sequence_shards : 1);
     double part = dtp_plan_expert_sent_part(plan, traffic->cluster, t->experts_per_token);
     uint64_t fullest = (uint64_t)((double)(uint64_t)ceil((double)sent * dtp_plan_crossed_rows(plan)) * part);
-    bool counted = !plan->megatron.pad_to_capacity; /* how many rows there are */
+    bool counted = !plan->megatron.pad_to_capacity && !dtp_plan_slots_rows(plan); /* how many rows there are */
     uint64_t rows = dtp_traffic_ring(fullest, plan->ep),
              splits = dtp_traffic_ring(counted ? 8 * t->experts : 0, plan->ep);
     uint64_t backwards = dtp_transformer_expert_layers(t, t->layers), forwards = backwards + layers_again(t, plan);
@@ -77,6 +77,9 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
         dtp_bytes_product(plan->accumulate, forwards * splits + 2 * dtp_bytes_product(forwards + backwards, rows));
     out->count = (uint64_t)plan->accumulate * ((counted ? 3 : 2) * forwards + 2 * backwards);
     dtp_expert_traffic_add(traffic, DTP_ALL_TO_ALL, out, plan->ep, plan->megatron.etp);
+    if (dtp_plan_slots_rows(plan) && !plan->deepspeed.drop_tokens) /* ranks agree on the number of slots */
+        dtp_traffic_add(traffic, DTP_ALL_REDUCE, plan->accumulate * forwards * 2 * dtp_traffic_ring(8, plan->ep),
+                        plan->accumulate * forwards, plan->ep, 1);
     add_expert_rows(traffic, fullest, forwards + backwards);
 }
 
@@ -114,6 +117,12 @@ static double waited_for_s(const struct dtp_timing *c, double exchanged_s)
     return fmax(0, half_s - beside_s(c, DTP_EXCHANGE_DISPATCH)) + fmax(0, half_s - beside_s(c, DTP_EXCHANGE_COMBINE));
 }
 
+/* DeepSpeed's engine gathers updated weights behind the step, and without overlap_comm reduces on compute's stream. */
+static bool blocks(const struct dtp_plan *plan, enum dtp_collective collective)
+{
+    return plan->runtime->overlap_comm && (collective == DTP_ALL_GATHER || !plan->deepspeed.overlap_comm);
+}
+
 /* Paired with another micro-batch, of all passes the first forward and the last backward stand alone. */
 double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communication *communication,
                            struct dtp_time *time)
@@ -133,7 +142,7 @@ double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communic
             seconds_of(c, (enum dtp_collective)i, &communication->experts[i], rows ? ep : same, rows ? etp : ep * etp);
         time->collective_s[i] += s;
         time->communication_s += s;
-        exposed_s += rows ? waited_for_s(c, s) : 0;
+        exposed_s += rows ? waited_for_s(c, s) : blocks(c->plan, (enum dtp_collective)i) ? s : 0;
     }
     return exposed_s;
 }

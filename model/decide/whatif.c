@@ -3,6 +3,7 @@
 #include "base/append.h"
 #include "base/parallel.h"
 #include "closed/sharding.h"
+#include "runtime/runtimes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -297,6 +298,26 @@ static void try_vocabulary(struct search *search)
         propose_plan(search, DTP_QUESTION_VOCAB, &search->job->asked, flags);
 }
 
+/* A module that predicts a token further ahead, as models with experts have them, where the runtime trains one with
+ * such a plan; or without it. */
+static void try_ahead(struct search *search)
+{
+    const struct dtp_job *job = search->job;
+    struct dtp_transformer ahead = job->transformer;
+    struct dtp_plan plan = job->asked;
+    struct dtp_whatif_row *row = NULL;
+    if (ahead.mtp_layers) {
+        row = propose_plan(search, DTP_QUESTION_LOSS, &job->asked, "--mtp-layers 0");
+    } else if (ahead.experts && job->plan.runtime->predicts_ahead) {
+        ahead.mtp_layers = 1;
+        ahead = dtp_transformer_trained(&ahead);
+        if (dtp_plan_resolve(&plan, &ahead, &job->cluster, NULL) == DTP_OK)
+            row = propose_plan(search, DTP_QUESTION_LOSS, &job->asked, "--mtp-layers 1");
+    }
+    if (row)
+        row->numerics = true;
+}
+
 /* ---- the ranking ------------------------------------------------------------------------------------------------- */
 
 static int by_rank(const void *left, const void *right)
@@ -338,6 +359,7 @@ static enum dtp_status predict_base(struct search *search, struct dtp_faults *fa
 static void propose(struct search *search)
 {
     try_rules(search);
+    try_ahead(search);
     try_wrapping(search);
     try_batches(search);
     try_sequences(search);

@@ -4,6 +4,8 @@
 
 #include "plan/runtime_sizes.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct dtp_row rows[] = {
@@ -83,6 +85,16 @@ static enum dtp_status read_batch(struct dtp_reading *r)
     return dtp_make_key(r, "global_batch", whole, "train_batch");
 }
 
+/* AutoEP, off unless it is enabled, with as many ranks as experts are divided among. */
+static enum dtp_status read_experts(struct dtp_reading *r)
+{
+    const char *ranks = dtp_fact(r, "autoep_size");
+    if (!is(dtp_fact(r, "autoep"), "true"))
+        return DTP_OK;
+    enum dtp_status worst = dtp_make_key(r, "autoep", "true", "autoep");
+    return dtp_worse(worst, dtp_make_key(r, "ep", ranks ? ranks : "1", ranks ? "autoep_size" : NULL));
+}
+
 static enum dtp_status read_settings(struct dtp_reading *r)
 {
     enum dtp_status worst = dtp_make_key(r, "runtime", "deepspeed", NULL);
@@ -93,6 +105,7 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     worst = dtp_worse(worst, read_formats(r));
     worst = dtp_worse(worst, read_offload(r));
     worst = dtp_worse(worst, read_batch(r));
+    worst = dtp_worse(worst, read_experts(r));
     const char *optimizer = dtp_fact(r, "optimizer");
     if (optimizer)
         worst = dtp_worse(worst, dtp_make_key(r, "optimizer", optimizer, "optimizer"));
@@ -133,6 +146,12 @@ static void write_settings(struct dtp_writing *w)
         dtp_say_key(w, "bf16_optimizer");
     if (plan->tp > 1)
         dtp_say_key(w, "tp");
+    if (plan->deepspeed.autoep) {
+        char ranks[24];
+        snprintf(ranks, sizeof ranks, "%" PRIu32, plan->ep);
+        dtp_say(w, "autoep", "true");
+        dtp_say(w, "autoep_size", ranks);
+    }
     write_offload(w);
     dtp_say(w, "bf16", plan->precision.compute == DTP_BF16 ? "true" : "false");
     dtp_say(w, "fp16", plan->precision.compute == DTP_FP16 ? "true" : "false");

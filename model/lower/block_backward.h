@@ -62,6 +62,9 @@ void dtp_backward_shared_experts(struct dtp_block_backward *b, dtp_buffer_id gra
 /* lower_called_experts.c */
 void dtp_backward_called_unpermute(struct dtp_block_backward *b);
 void dtp_backward_called_permute(struct dtp_block_backward *b);
+void dtp_backward_slotted_unpermute(struct dtp_block_backward *b);
+void dtp_backward_slotted_permute(struct dtp_block_backward *b);
+void dtp_backward_slotted_router(struct dtp_block_backward *b);
 /* lower_experts.c: gradients of biases that are weighed as rows are; false: it is none of such experts. */
 bool dtp_backward_weighed_bias(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix,
                                dtp_buffer_id output_gradient);

@@ -113,6 +113,9 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
 void dtp_forward_called_router(const struct pass *pass);
 void dtp_forward_called_permute(const struct pass *pass, const struct dtp_layer_operator *op);
 void dtp_forward_called_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
+void dtp_forward_slotted_router(const struct pass *pass);
+void dtp_forward_slotted_permute(const struct pass *pass, const struct dtp_layer_operator *op);
+void dtp_forward_slotted_unpermute(const struct pass *pass);
 /* lower_sinks.c: the core's result, weighed. */
 void dtp_forward_sinks(const struct pass *pass);
 /* lower_latent.c: of latent attention. */

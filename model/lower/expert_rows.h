@@ -1,10 +1,11 @@
-/* Rows of tokens for experts: what lowering of their forward and backward counts them by. */
-#ifndef DTP_LOWER_EXPERT_ROWS_H
-#define DTP_LOWER_EXPERT_ROWS_H
+/* Rows of tokens around experts' matmuls, and whose way they take. */
+#ifndef DTP_EXPERT_ROWS_H
+#define DTP_EXPERT_ROWS_H
 
 #include "base/bytes.h"
 #include "lower/block_backward.h"
 #include "lower/block_forward.h"
+#include "lower/lower_exchange_rows.h"
 
 /* Of a token: c bytes of the compute dtype, k rows of h, which are more where experts' are filled up to a capacity. */
 struct rows {
@@ -22,12 +23,6 @@ static inline struct rows rows_of(const struct dtp_lowering *l)
 static inline uint64_t local_bytes(const struct dtp_lowering *l, uint64_t bytes_per_token)
 {
     return dtp_divide_up(dtp_bytes_product(l->tokens, bytes_per_token), dtp_lower_token_parts(l));
-}
-
-/* Of rows of the rank's tokens, in the compute dtype. */
-static inline uint64_t row_bytes(const struct dtp_lowering *l)
-{
-    return local_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN));
 }
 
 /* Rows that the rank's experts get, for each that it sends. */
@@ -50,6 +45,31 @@ static inline bool weighs(const struct dtp_lowering *l)
     return l->tensors.kind.weighs_rows;
 }
 
+/* Transformers'. */
+static inline bool calls(const struct dtp_lowering *l)
+{
+    return l->tensors.kind.calls_experts;
+}
+
+/* DeepSpeed's. */
+static inline bool slots(const struct dtp_lowering *l)
+{
+    return l->tensors.kind.slots_rows;
+}
+
+/* Megatron-Core's, by PyTorch's kernels. */
+static inline bool unfused(const struct dtp_lowering *l)
+{
+    return l->plan->megatron.unfused_permute;
+}
+
+/* AutoEP's. */
+static inline bool stacks(const struct dtp_lowering *l)
+{
+    return l->tensors.kind.stacks_rows;
+}
+
+/* A kernel, or several, that moves so many bytes of each token. */
 static inline void draft_eager(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes_per_token,
                                uint32_t kernels)
 {
@@ -76,6 +96,27 @@ static inline bool stays(const struct dtp_block_backward *b, dtp_buffer_id gradi
 static inline void use_and_let_go(const struct dtp_block_backward *b, struct dtp_draft *draft, dtp_buffer_id gradient)
 {
     dtp_draft_use(draft, gradient, stays(b, gradient) ? DTP_READ : DTP_READ | DTP_FREE);
+}
+
+/* The gradient of what an all-to-all returned is exchanged the other way. */
+static inline dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id gradient,
+                                          enum dtp_exchange exchange, uint64_t made_bytes)
+{
+    struct dtp_lowering *l = b->l;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, exchange == DTP_EXCHANGE_COMBINE ? "combine" : "dispatch");
+    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of rows", made_bytes, DTP_WRITE);
+    dtp_draft_use(&draft, gradient, DTP_READ);
+    dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
+    dtp_backward_beside_exchange(b, exchange);
+    if (exchange == DTP_EXCHANGE_DISPATCH)
+        dtp_lower_host_around_experts(l);
+    if (stays(b, gradient))
+        return made;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of rows");
+    dtp_draft_use(&draft, gradient, DTP_FREE);
+    dtp_draft_end(l, &draft);
+    return made;
 }
 
 #endif

@@ -447,7 +447,8 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
 /* A step that is not cut into stages is that of a pipeline of one rank. */
 static enum dtp_status lower_one_rank(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                       const struct dtp_plan *plan, const struct dtp_program_reader *reader,
-                                      uint32_t op_limit, struct dtp_program **out, struct dtp_faults *faults)
+                                      struct dtp_live_runs *fills, uint32_t op_limit, struct dtp_program **out,
+                                      struct dtp_faults *faults)
 {
     *out = NULL;
     enum dtp_status status = dtp_lower_check(transformer, cluster, plan, op_limit, faults);
@@ -463,8 +464,12 @@ static enum dtp_status lower_one_rank(const struct dtp_transformer *transformer,
         return status;
     struct dtp_lower_chunk all = {
         .layers = transformer->layers, .ahead_layers = transformer->ahead_layers, .embedding = true, .head = true};
-    struct dtp_lower_role role = {
-        .chunks = &all, .chunk_count = 1, .passes = schedule.passes, .pass_count = schedule.first[1], .reader = reader};
+    struct dtp_lower_role role = {.chunks = &all,
+                                  .chunk_count = 1,
+                                  .passes = schedule.passes,
+                                  .pass_count = schedule.first[1],
+                                  .reader = reader,
+                                  .fills = fills};
     status = dtp_lower_role_program(transformer, cluster, plan, &role, op_limit, out, faults);
     dtp_schedule_destroy(&schedule);
     return status;
@@ -474,7 +479,7 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
                           const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
                           struct dtp_faults *faults)
 {
-    return lower_one_rank(transformer, cluster, plan, NULL, op_limit, out, faults);
+    return lower_one_rank(transformer, cluster, plan, NULL, NULL, op_limit, out, faults);
 }
 
 enum dtp_status dtp_lower_live_runs(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -483,7 +488,8 @@ enum dtp_status dtp_lower_live_runs(const struct dtp_transformer *transformer, c
 {
     struct dtp_program_reader reader = dtp_live_runs_reader(out);
     struct dtp_program *buffers;
-    enum dtp_status status = lower_one_rank(transformer, cluster, plan, &reader, op_limit, &buffers, faults);
+    enum dtp_status status =
+        lower_one_rank(transformer, cluster, plan, &reader, out->fills ? out : NULL, op_limit, &buffers, faults);
     if (status == DTP_OK)
         dtp_live_runs_end(buffers, out);
     dtp_program_destroy(buffers);

@@ -40,13 +40,14 @@ void dtp_forward_activation(const struct pass *pass, uint64_t makes)
         read(pass, &draft, at.silu, true);
     read(pass, &draft, at.gate, true);
     read(pass, &draft, at.up, true);
-    bool squares = l->tensors.kind.squares, two = (l->gated || squares) && !l->fused;
-    bool clamps = l->tensors.kind.clamps && !l->fused;
-    double passes = clamps ? 16 : l->gated ? (l->fused ? 3 : 5) : two ? 4 : 2;
+    bool fused = l->fused || dtp_layer_activates_in_one(&l->tensors.kind, makes);
+    bool squares = l->tensors.kind.squares, two = (l->gated || squares) && !fused;
+    bool clamps = l->tensors.kind.clamps && !fused;
+    double passes = clamps ? 16 : l->gated ? (fused ? 3 : 5) : two ? 4 : 2;
     bool within = dtp_lower_activates_within(l, at.product);
     uint32_t calls = at.product == DTP_TENSOR_PRODUCT ? (uint32_t)dtp_layer_calls(&l->tensors.kind) : 1;
     uint32_t kernels = clamps ? 7 : two ? 2 : 1;
-    double strided = !l->fused && l->tensors.kind.packs_up ? 2 : 0; /* halves of rows, for silu and for the product */
+    double strided = !fused && l->tensors.kind.packs_up ? 2 : 0; /* halves of rows, for silu and for the product */
     dtp_draft_pass(l, &draft, within ? 0 : per_token(l, passes * f), per_token(l, strided * f / (double)l->compute),
                    within ? 0 : calls * kernels);
     dtp_draft_end(l, &draft);

@@ -308,7 +308,8 @@ static void activation(struct dtp_block_backward *b)
     b->gradient[at.product] = DTP_NO_BUFFER;
     bool weighed = b->l->tensors.kind.experts && b->l->tensors.kind.weighs_rows; /* in one fused kernel */
     /* A fused kernel makes silu again of the gate; clamped ones are operators where nothing compiles them. */
-    bool in_kernel = b->l->compiled || weighed || (b->l->fused && !b->l->tensors.kind.clamps);
+    bool in_kernel = b->l->compiled || weighed || (b->l->fused && !b->l->tensors.kind.clamps) ||
+                     dtp_layer_activates_in_one(&b->l->tensors.kind, dtp_backward_operator(b)->makes);
     if (b->l->gated && !in_kernel)
         gated_eager(b, &at, gradient);
     else

@@ -71,7 +71,7 @@ void dtp_lower_read_splits(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
     uint64_t bytes = 8 * l->tensors.kind.experts;
-    if (l->plan->megatron.pad_to_capacity) { /* all are known */
+    if (l->plan->megatron.pad_to_capacity || l->tensors.kind.slots_rows) { /* all are known */
         dtp_lower_host_around_experts(l);
         return;
     }

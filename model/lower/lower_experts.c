@@ -19,6 +19,11 @@
  * take rows by index and add them up by index, x.scatter_add(order, y), whose gradients are the same two the other way;
  * chunks of ranks are put in order by a cat of as many bytes as the kernel moves.
  *
+ * DeepSpeed's AutoEP (module_inject/auto_ep_layer.py of 0.19) does as torchtitan did before: rows that came are stacked
+ * with one of zeros, which rows that fill an expert's up to a multiple of eight would be (permute_by_local_expert;
+ * these few are not counted), what experts return is put into zeros, a row longer than what is sent back, and rows in
+ * fp32 times their weights are a tensor that is summed.
+ *
  * Its flex dispatchers (DeepEP, HybridEP) read a token's row where it lies, send it once to each rank that has experts
  * of it, and add up what comes back: nothing is put side by side by ranks on the way there, nor added up behind the way
  * back (dispatch_preprocess and combine_postprocess of MoEFlexTokenDispatcher have no kernels over rows). What came, a
@@ -28,21 +33,12 @@
  * Which of these tensors autograd saves follows from derivatives.yaml: softmax its result, topk and the indexing their
  * indices, the batched matmul both inputs, so that results stand in fp32 until backward. Bytes are reads and writes of
  * a token, kernel by kernel. */
+#include "base/bytes.h"
+#include "lower/block_backward.h"
+#include "lower/block_forward.h"
 #include "lower/expert_rows.h"
 #include "lower/lower_exchange_rows.h"
 #include "lower/lower_graphs.h"
-
-/* Transformers'. */
-static bool calls(const struct dtp_lowering *l)
-{
-    return l->tensors.kind.calls_experts;
-}
-
-/* Megatron-Core's, by PyTorch's kernels. */
-static bool unfused(const struct dtp_lowering *l)
-{
-    return l->plan->megatron.unfused_permute;
-}
 
 /* Each token's row read once and written for each of its experts, or the other way: else both k times. */
 static double row_bytes_moved(const struct dtp_lowering *l)
@@ -91,6 +87,10 @@ void dtp_forward_router(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
+    if (slots(l)) {
+        dtp_forward_slotted_router(pass);
+        return;
+    }
     if (calls(l)) {
         dtp_forward_called_router(pass);
         return;
@@ -148,7 +148,11 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
     make(pass, &draft, DTP_TENSOR_PERMUTED);
     dtp_draft_use(&draft, gathered, DTP_READ | DTP_FREE);
     read(pass, &draft, DTP_TENSOR_RECEIVED, true);
-    draft_eager(l, &draft, ordered_bytes(l) + received(l) * 8 * 8 * r.k, weighs(l) ? 2 : 16);
+    if (stacks(l))
+        dtp_draft_new(l, &draft, "rows and one of zeros", DTP_OWNER_WORKSPACE,
+                      l->tensor_bytes[DTP_TENSOR_RECEIVED] + l->compute * l->tensors.kind.hidden,
+                      DTP_UPDATE | DTP_FREE);
+    draft_eager(l, &draft, (stacks(l) ? 2 : 1) * ordered_bytes(l) + received(l) * 8 * 8 * r.k, weighs(l) ? 2 : 16);
     dtp_draft_end(l, &draft);
 }
 
@@ -156,6 +160,10 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
 void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operator *op)
 {
     struct dtp_lowering *l = pass->l;
+    if (slots(l)) {
+        dtp_forward_slotted_permute(pass, op);
+        return;
+    }
     if (calls(l)) {
         dtp_forward_called_permute(pass, op);
         return;
@@ -175,94 +183,32 @@ void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operato
     dtp_draft_end(l, &draft);
 }
 
-/* Megatron-Core (experts.py): the first product's biases are added in its epilogue, and their gradients are sums of its
- * casts' or products' epilogues (Transformer Engine's grouped_linear.py). Those of the second, weighed as rows are, are
- * added expert by expert to views of the result and put side by side (_apply_bias), in fp32, as weights of rows are: b
- * p written (4), added (c + 8), the cat (8) and its cast (4 + c): two kernels an expert and two. Where nothing of how
- * many rows there are comes to the host, rows of biases are made whole (_apply_packed_bias): cast c + 4, made 4,
- * weighed 8, added 12, cast 4 + c; fused experts have them in the product. */
-static void add_weighed_bias(const struct pass *pass, const struct dtp_layer_matrix *matrix)
-{
-    struct dtp_lowering *l = pass->l;
-    struct rows r = rows_of(l);
-    if (matrix->result != DTP_TENSOR_EXPERT_DOWN || dtp_plan_fuses_experts(l->plan, l->cluster))
-        return;
-    bool packed = dtp_plan_replays_all(l->plan);
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "biases of experts");
-    dtp_draft_use(&draft, pass->module->tensor[matrix->result], DTP_UPDATE);
-    dtp_draft_new(l, &draft, "rows of biases and their sum", DTP_OWNER_WORKSPACE,
-                  dtp_bytes_product(4, l->tensor_bytes[matrix->result]), DTP_UPDATE | DTP_FREE);
-    draft_eager(l, &draft, received(l) * (packed ? 2 * r.c + 28 : 2 * r.c + 24) * r.k * r.h, 6);
-    draft.op.demand.memory_kernel = DTP_KERNEL_EAGER;
-    if (!packed)
-        dtp_draft_loop(&draft, 2, (uint32_t)matrix->groups);
-    dtp_draft_end(l, &draft);
-}
-
-/* Of the gradient g of such rows in fp32 (c + 4), what goes on cast (4 + c) and put side by side (2 c); g p (8) and its
- * sum over rows (4), g b (8) and its sums (4). */
-bool dtp_backward_weighed_bias(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix,
-                               dtp_buffer_id output_gradient)
-{
-    struct rows r = rows_of(l);
-    if (!matrix->expert || !weighs(l))
-        return false;
-    if (matrix->result != DTP_TENSOR_EXPERT_DOWN || dtp_plan_fuses_experts(l->plan, l->cluster))
-        return true;
-    bool packed = dtp_plan_replays_all(l->plan);
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_BIAS_BACKWARD, matrix->name);
-    dtp_draft_use(&draft, output_gradient, DTP_READ);
-    dtp_draft_new(l, &draft, "weighed gradients of rows", DTP_OWNER_WORKSPACE,
-                  dtp_bytes_product(4, l->tensor_bytes[matrix->result]), DTP_UPDATE | DTP_FREE);
-    draft_eager(l, &draft, received(l) * (4 * r.c + 32) * r.k * r.h, 8);
-    draft.op.demand.memory_kernel = DTP_KERNEL_EAGER;
-    if (!packed)
-        dtp_draft_loop(&draft, 4, (uint32_t)matrix->groups);
-    dtp_draft_end(l, &draft);
-    return true;
-}
-
-/* b.repeat_interleave(tokens of each expert) makes a row for each of theirs, which is added to the matmul's result in a
- * new tensor (torchtitan's models/gpt_oss/moe.py): c out written, 3 c out; compiled in one pass of 2 c out. */
-void dtp_forward_expert_bias(const struct pass *pass, int matrix)
-{
-    struct dtp_lowering *l = pass->l;
-    const struct dtp_layer_matrix *m = &l->matrix[matrix];
-    if (m->groups < 2 || !m->bias)
-        return;
-    if (weighs(l)) {
-        add_weighed_bias(pass, m);
-        return;
-    }
-    double out = rows_of(l).c * rows_of(l).k * (double)m->out;
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "biases of experts");
-    dtp_draft_use(&draft, pass->module->tensor[m->result], DTP_UPDATE);
-    if (!l->compiled)
-        dtp_draft_new(l, &draft, "rows of biases and their sum", DTP_OWNER_WORKSPACE,
-                      dtp_bytes_product(2, l->tensor_bytes[m->result]), DTP_UPDATE | DTP_FREE);
-    draft_eager(l, &draft, (l->compiled ? 2 : 4) * out, l->compiled ? 1 : 3);
-    if (l->compiled)
-        draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
-    dtp_draft_end(l, &draft);
-}
-
 /* b[perm] = y, 2 c k h for each row received, and back to the ranks that sent them; y is let go when it is named anew.
  */
 static void give_back(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
+    struct rows r = rows_of(l);
     struct dtp_draft draft;
+    if (stacks(l)) {
+        dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "zeros");
+        make(pass, &draft, DTP_TENSOR_RETURNING);
+        draft_eager(l, &draft, received(l) * r.c * r.k * r.h, 1);
+        dtp_draft_end(l, &draft);
+    }
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "by ranks");
-    make(pass, &draft, DTP_TENSOR_RETURNING);
+    if (stacks(l))
+        dtp_draft_use(&draft, pass->module->tensor[DTP_TENSOR_RETURNING], DTP_UPDATE);
+    else
+        make(pass, &draft, DTP_TENSOR_RETURNING);
     read(pass, &draft, DTP_TENSOR_EXPERT_DOWN, false);
     read(pass, &draft, DTP_TENSOR_PLACES, false);
     draft_eager(l, &draft, ordered_bytes(l), 1);
     if (!weighs(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
     dtp_draft_end(l, &draft);
+    if (stacks(l))
+        let_go(pass, DTP_TENSOR_EXPERT_DOWN);
     dtp_buffer_id summed = dtp_lower_sum_expert_rows(l, pass->module->tensor[DTP_TENSOR_RETURNING]);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "combine");
     make(pass, &draft, l->tensor_bytes[DTP_TENSOR_RETURNED] ? DTP_TENSOR_RETURNED : DTP_TENSOR_DOWN);
@@ -271,9 +217,10 @@ static void give_back(const struct pass *pass)
         read(pass, &draft, DTP_TENSOR_RETURNING, false);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
     dtp_forward_beside_exchange(pass, DTP_EXCHANGE_COMBINE);
-    let_go(pass, DTP_TENSOR_EXPERT_DOWN);
+    if (!stacks(l))
+        let_go(pass, DTP_TENSOR_EXPERT_DOWN);
     dtp_lower_free_expert_rows(l, summed);
-    if (weighs(l))
+    if (weighs(l) || stacks(l))
         let_go(pass, DTP_TENSOR_RETURNING);
 }
 
@@ -330,6 +277,10 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
+    if (slots(l)) {
+        dtp_forward_slotted_unpermute(pass);
+        return;
+    }
     if (calls(l)) {
         dtp_forward_called_unpermute(pass, op);
         return;
@@ -350,11 +301,15 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
     make(pass, &draft, DTP_TENSOR_DOWN);
     dtp_draft_new(l, &draft, "sum in fp32", DTP_OWNER_WORKSPACE,
                   dtp_bytes_product(l->tokens, 4 * l->tensors.kind.hidden), DTP_UPDATE | DTP_FREE);
+    if (stacks(l))
+        dtp_draft_new(l, &draft, "weighed rows in fp32", DTP_OWNER_WORKSPACE, l->tensor_bytes[DTP_TENSOR_WIDE_RESULTS],
+                      DTP_UPDATE | DTP_FREE);
     read(pass, &draft, DTP_TENSOR_UNPERMUTED, true);
     read(pass, &draft, DTP_TENSOR_SHARED_DOWN, true);
     read(pass, &draft, DTP_TENSOR_SHARED_WEIGHT, true);
     double kh = r.k * r.h, more = (shared ? 3 * r.c * r.h : 0) + (weighed ? 2 * r.c * r.h : 0);
-    draft_eager(l, &draft, (2 * r.c + 8) * kh + (8 + r.c) * r.h + more, 5u + (shared ? 1u : 0) + (weighed ? 2u : 0));
+    draft_eager(l, &draft, (2 * r.c + (stacks(l) ? 16 : 8)) * kh + (8 + r.c) * r.h + more,
+                (stacks(l) ? 6u : 5u) + (shared ? 1u : 0) + (weighed ? 2u : 0));
     dtp_draft_end(l, &draft);
 }
 
@@ -388,6 +343,38 @@ static dtp_buffer_id weigh_back(struct dtp_block_backward *b, dtp_buffer_id grad
     return made;
 }
 
+/* The same of products that are tensors: of a token's gradient, cast as above, with its weights, 4 h + 4 k h, and with
+ * its rows, of which sums are the weights' gradients: 12 k h. */
+static dtp_buffer_id multiply_back(struct dtp_block_backward *b, dtp_buffer_id gradient)
+{
+    struct dtp_lowering *l = b->l;
+    struct rows r = rows_of(l);
+    uint64_t rows = l->tensor_bytes[DTP_TENSOR_WIDE_RESULTS];
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, "results in fp32");
+    dtp_buffer_id wide =
+        dtp_backward_workspace(l, &draft, "gradient in fp32", local_bytes(l, 4 * l->tensors.kind.hidden), DTP_UPDATE);
+    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of results in fp32", rows, DTP_WRITE);
+    use_and_let_go(b, &draft, gradient);
+    draft_eager(l, &draft, 4 * r.k * r.h + (r.c + 8) * r.h, 2);
+    dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, "weights");
+    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = dtp_backward_workspace(
+        l, &draft, "router weight gradient", local_bytes(l, 4 * l->tensors.kind.experts_per_token), DTP_WRITE);
+    dtp_backward_workspace(l, &draft, "terms of weights' gradients", rows, DTP_UPDATE | DTP_FREE);
+    dtp_draft_use(&draft, wide, DTP_READ | DTP_FREE);
+    dtp_backward_consume(b, &draft, DTP_TENSOR_WIDE_RESULTS, DTP_READ | DTP_FREE);
+    draft_eager(l, &draft, 12 * r.k * r.h + 4 * r.h, 2);
+    dtp_draft_end(l, &draft);
+    return made;
+}
+
+/* Of rows of the rank's tokens, in the compute dtype. */
+static uint64_t row_bytes(const struct dtp_lowering *l)
+{
+    return local_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN));
+}
+
 /* Into the compute dtype (4 + c) k h, then by experts, or by the ranks that have them: 2 c k h. */
 static dtp_buffer_id rows_back(struct dtp_block_backward *b, dtp_buffer_id gradient, const char *name,
                                uint64_t made_bytes, double bytes)
@@ -398,39 +385,6 @@ static dtp_buffer_id rows_back(struct dtp_block_backward *b, dtp_buffer_id gradi
     dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of results", made_bytes, DTP_WRITE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     draft_eager(l, &draft, bytes, 1);
-    dtp_draft_end(l, &draft);
-    return made;
-}
-
-/* Of rows that come to the rank, and of those that it returns. */
-static uint64_t arriving_bytes(const struct dtp_lowering *l)
-{
-    return (uint64_t)ceil((double)dtp_layer_crossed(&l->tensors, row_bytes(l)) * l->tensors.arriving);
-}
-
-static dtp_buffer_id weight_gradient(struct dtp_block_backward *b, struct dtp_draft *draft)
-{
-    return dtp_backward_workspace(b->l, draft, "router weight gradient",
-                                  local_bytes(b->l, 4 * b->l->tensors.kind.experts_per_token), DTP_WRITE);
-}
-
-/* The gradient of what an all-to-all returned is exchanged the other way. */
-static dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buffer_id gradient, enum dtp_exchange exchange,
-                                   uint64_t made_bytes)
-{
-    struct dtp_lowering *l = b->l;
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, exchange == DTP_EXCHANGE_COMBINE ? "combine" : "dispatch");
-    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of rows", made_bytes, DTP_WRITE);
-    dtp_draft_use(&draft, gradient, DTP_READ);
-    dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
-    dtp_backward_beside_exchange(b, exchange);
-    if (exchange == DTP_EXCHANGE_DISPATCH)
-        dtp_lower_host_around_experts(l);
-    if (stays(b, gradient))
-        return made;
-    dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of rows");
-    dtp_draft_use(&draft, gradient, DTP_FREE);
     dtp_draft_end(l, &draft);
     return made;
 }
@@ -456,6 +410,18 @@ void dtp_backward_shared_experts(struct dtp_block_backward *b, dtp_buffer_id gra
     dtp_draft_end(l, &draft);
 }
 
+/* Of rows that come to the rank, and of those that it returns. */
+static uint64_t arriving_bytes(const struct dtp_lowering *l)
+{
+    return (uint64_t)ceil((double)dtp_layer_crossed(&l->tensors, row_bytes(l)) * l->tensors.arriving);
+}
+
+static dtp_buffer_id weight_gradient(struct dtp_block_backward *b, struct dtp_draft *draft)
+{
+    return dtp_backward_workspace(b->l, draft, "router weight gradient",
+                                  local_bytes(b->l, 4 * b->l->tensors.kind.experts_per_token), DTP_WRITE);
+}
+
 /* A token's gradient for each of its rows; those of their weights, which activations multiply by, are small. */
 static dtp_buffer_id spread_gradient(struct dtp_block_backward *b, dtp_buffer_id gradient, const char *name)
 {
@@ -473,6 +439,10 @@ static dtp_buffer_id spread_gradient(struct dtp_block_backward *b, dtp_buffer_id
 
 void dtp_backward_unpermute(struct dtp_block_backward *b)
 {
+    if (slots(b->l)) {
+        dtp_backward_slotted_unpermute(b);
+        return;
+    }
     if (calls(b->l)) {
         dtp_backward_called_unpermute(b);
         return;
@@ -492,12 +462,14 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
     } else if (weighs(l)) {
         rows = spread_gradient(b, gradient, name);
     } else {
-        dtp_buffer_id wide = weigh_back(b, gradient);
+        dtp_buffer_id wide = stacks(l) ? multiply_back(b, gradient) : weigh_back(b, gradient);
         dtp_buffer_id by_tokens = rows_back(b, wide, "cast", sent, (4 + r.c) * r.k * r.h);
         rows = rows_back(b, by_tokens, name, sent, 2 * r.c * r.k * r.h);
     }
     if (l->tensors.kind.exchanged) {
         rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, DTP_EXCHANGE_COMBINE, crossed));
+        if (stacks(l)) /* of a slice: zeros, and what is copied there */
+            rows = rows_back(b, rows, "rows and one of zeros", came, received(l) * 3 * r.c * r.k * r.h);
         rows = rows_back(b, rows, "rows by experts", came, ordered_bytes(l));
     }
     b->gradient[DTP_TENSOR_EXPERT_DOWN] = rows;
@@ -531,6 +503,10 @@ void dtp_backward_permute(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
     struct rows r = rows_of(l);
+    if (slots(l)) {
+        dtp_backward_slotted_permute(b);
+        return;
+    }
     if (calls(l)) {
         dtp_backward_called_permute(b);
         return;
@@ -563,6 +539,10 @@ void dtp_backward_permute(struct dtp_block_backward *b)
 void dtp_backward_router(struct dtp_block_backward *b)
 {
     struct dtp_lowering *l = b->l;
+    if (slots(l)) {
+        dtp_backward_slotted_router(b);
+        return;
+    }
     struct rows r = rows_of(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROUTER_BACKWARD, "");

@@ -78,7 +78,8 @@ static uint64_t input_width(const struct dtp_lowering *l, int index)
 uint64_t dtp_backward_input_bytes(const struct dtp_lowering *l, int index)
 {
     uint64_t bytes = dtp_backward_token_bytes(l, l->compute * input_width(l, index));
-    return dtp_backward_called_bytes(l, l->matrix[index].expert, bytes);
+    bool slots = l->tensors.kind.slots_rows && l->tensors.input[index] == DTP_TENSOR_PERMUTED; /* of all of them */
+    return dtp_backward_called_bytes(l, l->matrix[index].expert && !slots, bytes);
 }
 
 dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
@@ -260,9 +261,10 @@ dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_laye
     dtp_draft_use(&draft, sum, DTP_UPDATE);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     bool summed = l->plan->runtime->sums_beside; /* over ranks, before they are added to each other */
-    uint64_t width = of == DTP_TENSOR_PERMUTED ? l->tensors.bytes[of] / l->compute
-                     : summed                  ? l->between
-                                               : l->transformer->hidden;
+    uint64_t width = of == DTP_TENSOR_PERMUTED
+                         ? l->tensors.bytes[of] / (l->compute * dtp_layer_slot_copies(&l->tensors.kind))
+                     : summed ? l->between
+                              : l->transformer->hidden;
     if (widens(l, of)) /* what each returns is cast, and added up as wide */
         dtp_draft_pass(l, &draft, dtp_backward_per_token(l, (double)((l->compute + 4 * l->residual) * width)),
                        dtp_backward_per_token(l, (double)width), 2);

@@ -17,6 +17,7 @@
 #include "plan/slice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
+#include "program/live_runs.h"
 #include "schedule/schedule.h"
 
 #include <assert.h>
@@ -84,6 +85,7 @@ struct dtp_lower_role {
     const struct dtp_lower_pipeline *pipeline; /* NULL: the rank has the whole model */
     uint32_t rank;                             /* of the pipeline */
     const struct dtp_program_reader *reader;   /* NULL: operations are kept in the program */
+    struct dtp_live_runs *fills;               /* is told when a bucket is filled, which then is not reduced; or NULL */
 };
 /* The pipeline that a role is of. */
 struct dtp_lower_pipeline {

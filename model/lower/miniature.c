@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "lower/lower.h"
+#include "lower/lower_hooks.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
 
@@ -79,6 +80,13 @@ static bool has_period(const struct dtp_plan *plan)
            plan->comm_hook != DTP_COMM_HOOK_INT8;
 }
 
+/* Or where they end is left to the sum over all layers. */
+static bool fills_bucket(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    const struct dtp_lower_hooks *hooks = plan->runtime->lower(plan);
+    return hooks->fills && hooks->fills(transformer, plan);
+}
+
 struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                                 uint64_t pattern)
 {
@@ -104,15 +112,26 @@ static uint32_t micro_steps_of(const struct dtp_plan *plan)
     return plan->accumulate < most ? plan->accumulate : most;
 }
 
-/* Of the two miniatures of a step's bytes: a unit at either end is enough, for whatever lies between is compared. */
+/* Layers of both ends of a step's bytes: a unit at either is enough, for whatever lies between is compared. The ring
+ * of our executor keeps units at the end of forward alone, and is as long as it ever gets: one unit more than it
+ * gathers ahead, to which those come that go in between. */
+static uint64_t ends_of(const struct dtp_plan *plan)
+{
+    uint64_t unit = unit_of(plan), ahead = ahead_of(plan);
+    if (!plan->runtime->own_prefetch)
+        return 2 * (unit + ahead);
+    bool go = dtp_strategy_frees_weights(plan->strategy) || plan->offload != DTP_OFFLOAD_NONE;
+    return ahead && !go ? unit + ahead : 2 * unit + ahead;
+}
+
+/* Of the two miniatures of a step's bytes. */
 static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     struct dtp_miniature_size size = dtp_miniature_size_of(transformer, plan, 1);
-    uint64_t first = others_first(transformer, plan) + others_last(transformer, plan),
-             ends = 2 * (unit_of(plan) + ahead_of(plan));
-    uint64_t least = layers_from(first + ends, transformer, size.period);
+    uint64_t first = others_first(transformer, plan) + others_last(transformer, plan);
+    uint64_t least = layers_from(first + ends_of(plan), transformer, size.period);
     bool small = 2 * least + MORE_PERIODS * size.period < transformer->layers;
-    size.layers = small && has_period(plan) ? least : 0;
+    size.layers = small && (has_period(plan) || fills_bucket(transformer, plan)) ? least : 0;
     size.micro_steps = micro_steps_of(plan);
     return size;
 }
@@ -142,6 +161,10 @@ static enum dtp_status runs_of(const struct step *step, uint64_t layers, uint32_
 /* ---- what lines up ----------------------------------------------------------------------------------------------- */
 
 /* Runs from a mark to the next one. */
+struct stretch {
+    const struct dtp_live_run *run;
+    size_t count;
+};
 static size_t stretch(const struct dtp_live_runs *runs, size_t from)
 {
     size_t end = from + 1;
@@ -152,8 +175,14 @@ static size_t stretch(const struct dtp_live_runs *runs, size_t from)
 
 static bool same_kind(const struct dtp_live_run *a, const struct dtp_live_run *b)
 {
-    return a->shape == b->shape && a->micro_step == b->micro_step &&
+    return a->shape == b->shape && a->micro_step == b->micro_step && a->fills == b->fills &&
            (a->layer == DTP_NO_LAYER) == (b->layer == DTP_NO_LAYER);
+}
+
+static bool same_but_micro_step(const struct dtp_live_run *a, const struct dtp_live_run *b)
+{
+    return a->shape == b->shape && a->layer == b->layer && !memcmp(&a->net, &b->net, sizeof a->net) &&
+           !memcmp(&a->full, &b->full, sizeof a->full) && !memcmp(a->most, b->most, sizeof a->most);
 }
 
 static bool same_bytes(const struct dtp_live_run *a, const struct dtp_live_run *b)
@@ -228,15 +257,34 @@ static size_t inserted_at(const struct dtp_live_run *at, size_t left, int64_t pe
     return 0;
 }
 
+/* Of another micro-step, which does `as` where this one does `small`, what it does where this one does `run`. NULL:
+ * this one does it nowhere, or that one not the same wherever this one does. */
+static const struct dtp_live_run *image_of(struct stretch small, const struct dtp_live_run *as,
+                                           const struct dtp_live_run *run)
+{
+    const struct dtp_live_run *image = NULL;
+    for (size_t i = 0; i < small.count; i++) {
+        if (!same_bytes(&small.run[i], run))
+            continue;
+        if (image && !same_bytes(image, &as[i]))
+            return NULL;
+        image = &as[i];
+    }
+    return image;
+}
+
 /* Adds the `count` runs at `at` of the larger miniature, which those behind them repeat, as often as the step has them
- * more. A sweep down the net begins with the layers that lie behind those inserted. */
-static bool add_copies(struct pair *pair, const struct dtp_live_run *at, size_t count)
+ * more, or their images. A sweep down the net begins with the layers that lie behind those inserted. */
+static bool add_copies(struct pair *pair, struct stretch small, const struct dtp_live_run *as,
+                       const struct dtp_live_run *at, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        struct dtp_live_run *run = dtp_live_runs_add(&pair->whole);
+        const struct dtp_live_run *one = as ? image_of(small, as, &at[i]) : &at[i];
+        struct dtp_live_run *run = one ? dtp_live_runs_add(&pair->whole) : NULL;
         if (!run)
             return false;
-        *run = at[i];
+        *run = *one;
+        run->layer = at[i].layer;
         run->layers_on = (int32_t)(&at[i] + count)->layer - (int32_t)at[i].layer;
         if (run->layers_on < 0)
             run->layer = (uint16_t)(run->layer + (pair->copies - MORE_PERIODS) * pair->period);
@@ -252,24 +300,41 @@ static bool same(const struct dtp_live_run *small, const struct dtp_live_run *la
     return small->layer == DTP_NO_LAYER ? same_kind(small, large) : same_bytes(small, large);
 }
 
+/* Adds the image of a run that is `small` in one miniature and `large` in the other. False: no memory, or it has not
+ * the same bytes in both, so that those of its image are not known. */
+static bool add_image(struct pair *pair, const struct dtp_live_run *image, const struct dtp_live_run *small,
+                      const struct dtp_live_run *large)
+{
+    if (!same_bytes(small, large) || image->layer != small->layer || !add_line(pair, small, large))
+        return false;
+    struct dtp_live_run *run = &pair->whole.run[pair->whole.count - 1];
+    uint16_t layer = run->layer;
+    *run = *image;
+    run->layer = layer;
+    return true;
+}
+
 /* One stretch of the step from those of the miniatures. There may be several sweeps over the layers in it, each of
- * which has MORE_PERIODS more in the larger one. */
-static bool line_up(struct pair *pair, const struct dtp_live_run *small, size_t small_count,
-                    const struct dtp_live_run *large, size_t large_count)
+ * which has MORE_PERIODS more in the larger one. `as`: in place of the stretch that of another micro-step, whose runs
+ * these are in the small one; NULL: itself. */
+static bool line_up(struct pair *pair, struct stretch small, struct stretch large, const struct dtp_live_run *as)
 {
     size_t at = 0; /* of the small one */
-    for (size_t i = 0; i < large_count;) {
-        if (at < small_count && same(&small[at], &large[i])) {
-            if (!add_line(pair, &small[at++], &large[i++]))
+    for (size_t i = 0; i < large.count;) {
+        if (at < small.count && same(&small.run[at], &large.run[i])) {
+            bool added = as ? add_image(pair, &as[at], &small.run[at], &large.run[i])
+                            : add_line(pair, &small.run[at], &large.run[i]);
+            if (!added)
                 return false;
+            at++, i++;
             continue;
         }
-        size_t count = inserted_at(&large[i], large_count - i, pair->period);
-        if (!count || !add_copies(pair, &large[i], count))
+        size_t count = inserted_at(&large.run[i], large.count - i, pair->period);
+        if (!count || !add_copies(pair, small, as, &large.run[i], count))
             return false;
         i += MORE_PERIODS * count;
     }
-    return at == small_count;
+    return at == small.count;
 }
 
 /* Whether micro-step `index` leaves nothing behind beyond what it found; the optimizer's step is named after the last.
@@ -296,21 +361,108 @@ static bool repeats_micro_step(const struct dtp_live_runs *runs, uint32_t micro_
     return leaves_nothing(runs, micro_steps == 1 ? 0 : 1);
 }
 
+static struct stretch stretch_at(const struct dtp_live_runs *runs, size_t from)
+{
+    return (struct stretch){&runs->run[from], stretch(runs, from)};
+}
+
+/* What is at rest, and nothing else yet. */
+static void begin_whole(struct pair *pair)
+{
+    pair->whole.count = 0;
+    pair->whole.bucket = pair->large.bucket;
+    pair->whole.standing = line_of_sums(&pair->small.standing, &pair->large.standing, pair->copies);
+    pair->whole.pools_standing = line_of_pools(&pair->small.pools_standing, &pair->large.pools_standing, pair->copies);
+}
+
 static bool line_up_all(struct pair *pair, bool several, uint32_t micro_steps)
 {
     size_t small = 0, large = 0;
-    int64_t copies = pair->copies;
-    pair->whole.standing = line_of_sums(&pair->small.standing, &pair->large.standing, copies);
-    pair->whole.pools_standing = line_of_pools(&pair->small.pools_standing, &pair->large.pools_standing, copies);
+    begin_whole(pair);
     while (small < pair->small.count && large < pair->large.count) {
-        size_t small_count = stretch(&pair->small, small), large_count = stretch(&pair->large, large);
-        if (!line_up(pair, &pair->small.run[small], small_count, &pair->large.run[large], large_count))
+        struct stretch of_small = stretch_at(&pair->small, small), of_large = stretch_at(&pair->large, large);
+        if (!line_up(pair, of_small, of_large, NULL))
             return false;
-        small += small_count;
-        large += large_count;
+        small += of_small.count;
+        large += of_large.count;
     }
     return small == pair->small.count && large == pair->large.count &&
            (!several || repeats_micro_step(&pair->whole, micro_steps));
+}
+
+/* ---- fewer micro-steps of the larger miniature ------------------------------------------------------------------- */
+
+/* That of `micro_step` which is what `like` is in its own; .run NULL: there is none. Before the first mark there may be
+ * one as well. */
+static struct stretch find(const struct dtp_live_runs *runs, uint16_t micro_step, const struct dtp_live_run *like)
+{
+    for (size_t at = 0; at < runs->count;) {
+        struct stretch here = stretch_at(runs, at);
+        if (here.run->micro_step == micro_step && here.run->phase == like->phase && here.run->begins == like->begins)
+            return here;
+        at += here.count;
+    }
+    return (struct stretch){NULL, 0};
+}
+
+/* Whether all that comes in the step also goes. */
+static bool balances(const struct dtp_live_runs *runs)
+{
+    struct dtp_live_sum left = {.total_bytes = 0};
+    left.bytes[DTP_OWNER_GRADS] = runs->bucket.kept_bytes;
+    for (size_t i = 0; i < runs->count; i++)
+        for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+            left.bytes[owner] += runs->run[i].net.bytes[owner] * (1 + (int64_t)runs->run[i].again);
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        if (left.bytes[owner])
+            return false;
+    return true;
+}
+
+/* Micro-step `from` of a program is one that others call `to`. */
+static void renumber(struct dtp_live_runs *runs, uint16_t from, uint16_t to)
+{
+    for (size_t i = 0; i < runs->count; i++)
+        if (runs->run[i].micro_step == from)
+            runs->run[i].micro_step = to;
+}
+
+/* Whether that can be, by the small miniature: a forward behind the first micro-step is as one behind the second, and
+ * gradients of layers are not made all at once, which grows with the net and is no more what the second does. */
+static bool may_line_up_two(const struct pair *pair)
+{
+    struct stretch first = stretch_at(&pair->small, 0), second = {NULL, 0}, third = {NULL, 0};
+    int64_t of_root = 0, of_layers = 0;
+    for (size_t at = 0; at < pair->small.count; at += first.count) {
+        first = stretch_at(&pair->small, at);
+        const struct dtp_live_run *run = first.run;
+        if (run->begins && run->phase == DTP_PHASE_FORWARD_END && run->micro_step > 0)
+            *(run->micro_step == 1 ? &second : &third) = first;
+        for (size_t i = 0; i < first.count && run->micro_step == 0; i++)
+            *(run[i].layer == DTP_NO_LAYER ? &of_root : &of_layers) += run[i].net.bytes[DTP_OWNER_GRADS];
+    }
+    for (size_t i = 0; i < second.count && second.count == third.count; i++)
+        if (!same_but_micro_step(&second.run[i], &third.run[i]))
+            return false;
+    return second.count == third.count && (of_layers || !of_root);
+}
+
+/* The step of MOST_MICRO_STEPS. The larger miniature has the first and the last, as the small one calls them. What the
+ * one between does in its layers is what it does in the small one wherever the first does the same as there. */
+static bool line_up_two(struct pair *pair)
+{
+    const uint16_t between = 1;
+    begin_whole(pair);
+    for (size_t at = 0; at < pair->small.count;) {
+        struct stretch here = stretch_at(&pair->small, at);
+        bool is_between = here.run->micro_step == between;
+        uint16_t of = is_between ? 0 : here.run->micro_step;
+        struct stretch small = find(&pair->small, of, here.run), large = find(&pair->large, of, here.run);
+        if (!large.run || small.count != here.count || !line_up(pair, small, large, is_between ? here.run : NULL))
+            return false;
+        at += here.count;
+    }
+    return balances(&pair->whole) && leaves_nothing(&pair->whole, between);
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
@@ -320,10 +472,19 @@ static enum dtp_status from_miniatures(const struct step *step, struct pair *pai
 {
     uint64_t layers = size->layers;
     pair->copies = (int64_t)(step->transformer->layers - layers) / pair->period;
+    pair->small.fills = pair->large.fills = fills_bucket(step->transformer, step->plan) ? step->transformer->layers : 0;
     enum dtp_status status = runs_of(step, layers, size->micro_steps, 0, &pair->small, NULL);
+    if (status == DTP_OK && size->micro_steps == MOST_MICRO_STEPS && may_line_up_two(pair)) {
+        status = runs_of(step, layers + MORE_PERIODS * size->period, TWO_MICRO_STEPS, 0, &pair->large, NULL);
+        renumber(&pair->large, 1, MOST_MICRO_STEPS - 1);
+        *lined_up = status == DTP_OK && !pair->large.overfull && line_up_two(pair);
+        if (*lined_up)
+            return status;
+    }
     if (status == DTP_OK)
         status = runs_of(step, layers + MORE_PERIODS * size->period, size->micro_steps, 0, &pair->large, NULL);
-    *lined_up = status == DTP_OK && line_up_all(pair, step->plan->accumulate > size->micro_steps, size->micro_steps);
+    *lined_up = status == DTP_OK && !pair->large.overfull &&
+                line_up_all(pair, step->plan->accumulate > size->micro_steps, size->micro_steps);
     return status;
 }
 

@@ -16,8 +16,16 @@
  * lowered, those between the second and the last repeat; where each reduces its gradients two, for then the last one is
  * as those before it, or one, where no state comes or goes. That it leaves nothing behind is compared as well.
  *
- * Where runs do not line up (DDP's and DeepSpeed's buckets end anywhere in a layer), or where the net is hardly larger
- * than its miniatures, all layers are lowered, of many micro-steps again as few where the last of
+ * Of three the larger miniature has but the first and the last. What the one between does in a run of its layers is
+ * read off the small one: it does the same wherever the first micro-step does, to the byte, what it does there. That
+ * is given up where the first does it nowhere in the small one, where its runs outside of layers grow with the net,
+ * and where what comes in the whole step does not go again; then the larger one has all three.
+ *
+ * DeepSpeed's buckets end anywhere in a layer. Of ZeRO-1 and -2 the miniatures only say when gradients come, and what a
+ * full bucket takes is added where the sum over all layers finds it full (program/live_runs.h).
+ *
+ * Where runs do not line up (what ZeRO-3 fetches ahead, buckets under a compressing hook of DDP), or where the net is
+ * hardly larger than its miniatures, all layers are lowered, of many micro-steps again as few where the last of
  * them leaves nothing behind. So the answer is always that of the program. */
 #ifndef DTP_MINIATURE_H
 #define DTP_MINIATURE_H

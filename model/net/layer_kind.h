@@ -84,6 +84,8 @@ struct dtp_layer_kind {
     bool sinks_inside;    /* of the runtime: its attention kernel has them */
     bool weighs_rows;     /* of the runtime: what they return is weighed before it is put back by tokens */
     bool calls_experts;   /* of the runtime: experts are called one after the other, each with its tokens' rows */
+    bool stacks_rows;     /* of the runtime: AutoEP's (lower_experts.c) */
+    bool slots_rows;      /* of the runtime: called experts have as many rows each, slots (lower_slotted_experts.c) */
     uint64_t mlp_width;   /* of one MLP: the model's, or an expert's */
     uint64_t shared_ffn;
     uint64_t d_core;                             /* what the output matrix reads: heads times the width of a value */
@@ -118,9 +120,21 @@ static inline bool dtp_layer_orders_rows(const struct dtp_layer_kind *kind)
 {
     return kind->experts && !kind->weighs_rows && !kind->calls_experts;
 }
+/* Whether the activation that makes `products` is one kernel where others are eager: AutoEP's, of its experts. */
+static inline bool dtp_layer_activates_in_one(const struct dtp_layer_kind *kind, uint64_t products)
+{
+    return kind->experts && kind->stacks_rows && products & DTP_TENSOR_BIT(PRODUCT);
+}
+/* Rows in slots that came from other ranks are no one expert's tensor: each matrix that reads them copies its own. */
+static inline uint64_t dtp_layer_slot_copies(const struct dtp_layer_kind *kind)
+{
+    return kind->slots_rows && kind->exchanged && kind->gated ? 2 : 1;
+}
 /* Tensors of which each expert that is called has its own part. */
 static inline uint64_t dtp_layer_called_tensors(const struct dtp_layer_kind *kind)
 {
+    if (kind->experts && kind->slots_rows) /* its rows and what it returns are parts of one of all */
+        return DTP_TENSOR_BIT(GATE) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(SILU) | DTP_TENSOR_BIT(PRODUCT);
     return kind->experts && kind->calls_experts
                ? DTP_TENSOR_BIT(PERMUTED) | DTP_TENSOR_BIT(GATE) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(SILU) |
                      DTP_TENSOR_BIT(PRODUCT) | DTP_TENSOR_BIT(EXPERT_DOWN)

@@ -26,7 +26,7 @@ static void check_runtime(struct dtp_resolver *r)
                         p->runtime->name);
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "with experts is not modelled; use none");
-    bool calls = dtp_plan_layers(p)->calls_experts; /* whose layer is one flat parameter, as any */
+    bool calls = dtp_plan_calls_experts(p); /* whose layer is one flat parameter, as any */
     if (p->fsdp1 && !calls)
         dtp_plan_refuse(r, "fsdp1", "with experts is not modelled; use FSDP2");
     if (calls && dtp_plan_autocast(p))

@@ -161,8 +161,12 @@ static bool has_own_rows(const struct dtp_layer_kind *kind, enum dtp_layer_tenso
 static uint64_t expert_locals(const struct dtp_layer_kind *kind)
 {
     uint64_t there = kind->exchanged ? BIT(RECEIVED) | BIT(RETURNING) | BIT(RETURNED) : BIT(EXPERT_DOWN);
+    if (kind->experts && kind->slots_rows) /* of MOELayer.forward */
+        return kind->exchanged ? BIT(RECEIVED) | BIT(RETURNED) : BIT(RETURNING);
     if (!dtp_layer_orders_rows(kind)) /* functions of their own let go what they have passed on */
         return 0;
+    if (kind->stacks_rows) /* what came and what experts made of it is let go as the next is named after it */
+        there = kind->exchanged ? BIT(RETURNED) : BIT(EXPERT_DOWN);
     return there | BIT(UNPERMUTED) | BIT(PERMUTED);
 }
 
@@ -190,6 +194,20 @@ static uint64_t narrow_bytes(const struct dtp_layer_kind *kind, const struct dtp
     if (tensor == DTP_TENSOR_NORM2 && kind->experts)
         return width * dtp_plan_compute_bytes(plan) + (kind->shared_ffn ? cast : 0);
     return cast;
+}
+
+/* DeepSpeed's gate (top1gating, top2gating, topkgating of moe/sharded_moe.py) has its scores in fp32. What it saves of
+ * a token beside the softmax: of one expert the mask as whole numbers of 8 bytes; of two both masks in fp32, their
+ * weights, the sum and what was clamped; of more the mask, in bytes, masked weights in fp32, their sum twice and k
+ * indices of 8 bytes. For all the k weights and slots, and of each slot, so many as rows that are sent, its token. */
+static void count_slots(struct dtp_layer_tensors *out)
+{
+    const struct dtp_layer_kind *kind = &out->kind;
+    uint64_t e = kind->experts, k = kind->experts_per_token;
+    uint64_t gate = k == 1 ? 8 * e : k == 2 ? 8 * e + 16 : 5 * e + 8 + 8 * k;
+    out->bytes[DTP_TENSOR_ROUTER_SCORES] = 4 * e;
+    out->bytes[DTP_TENSOR_ROUTES] = gate + 12 * k + dtp_layer_sent(out, 8 * k);
+    out->bytes[DTP_TENSOR_PERMUTED] *= dtp_layer_slot_copies(kind);
 }
 
 static void arriving_bytes(struct dtp_layer_tensors *out, enum dtp_layer_tensor tensor)
@@ -234,6 +252,8 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
     for (uint64_t left = plan->sequence_shards > 1 ? made : 0; left; left &= left - 1)
         if (has_own_rows(&out->kind, dtp_layer_first(left)))
             out->bytes[dtp_layer_first(left)] = dtp_divide_up(out->bytes[dtp_layer_first(left)], plan->sequence_shards);
+    if (out->kind.slots_rows && made & BIT(ROUTES))
+        count_slots(out);
     if (out->gathered_ranks)
         out->bytes[DTP_TENSOR_KV_ALL] = dtp_bytes_product(out->gathered_ranks, 2 * out->kind.d_kv * compute);
     if (plan->attention == DTP_ATTENTION_MATH)
@@ -288,12 +308,17 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
             habits.made |= cast, habits.saved |= cast, habits.dropped |= out->op[i].reads;
         }
     if (copied)
-        habits.made |= BIT(CORE_COPY);  /* which the output matrix reads and keeps */
-    if (out->kind.gated && !out->fused) /* fused, the gate's activation is made again of its argument */
+        habits.made |= BIT(CORE_COPY); /* which the output matrix reads and keeps */
+    if (out->kind.gated && !out->fused && !dtp_layer_activates_in_one(&out->kind, BIT(PRODUCT)))
+        /* fused, the gate's activation is made again of its argument */
         habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
     if (out->kind.shared_ffn && out->kind.gated && !out->fused)
         habits.made |= BIT(SHARED_SILU), habits.saved |= BIT(SHARED_SILU);
-    if (out->kind.experts && out->kind.calls_experts) /* what a weight multiplies is read for the weight's gradient */
+    if (out->kind.experts && out->kind.slots_rows) { /* copies of the router's input and of rows by tokens */
+        habits.saved |= BIT(ROUTER_INPUT) | BIT(UNPERMUTED);
+        habits.dropped |= BIT(NORM2);
+    } else if (out->kind.experts &&
+               out->kind.calls_experts) /* what a weight multiplies is read for the weight's gradient */
         habits.saved |= BIT(EXPERT_DOWN);
     if (out->kind.shared_gate) /* a product of both */
         habits.saved |= BIT(SHARED_DOWN) | BIT(SHARED_WEIGHT);

@@ -38,9 +38,12 @@
       "runtimes with tensor parallelism (deepspeed, dtplan, megatron, nanotron, torch)")                               \
     X(CONTEXT, p->runtime->splits &DTP_AXES(CP),                                                                       \
       "runtimes with context parallelism (deepspeed, dtplan, megatron, torch)")                                        \
-    X(EXPERTS, p->runtime->expert_parallel, "runtimes with expert parallelism (megatron, torch)")                      \
+    X(EXPERTS, p->runtime->expert_parallel, "runtimes with expert parallelism (deepspeed, megatron, torch)")           \
     X(SPLIT_EXPERTS, p->ep > 1 && !p->runtime->executed,                                                               \
-      "expert parallelism (ep above 1) of runtimes megatron, torch")                                                   \
+      "expert parallelism (ep above 1) of runtimes deepspeed, megatron, torch")                                        \
+    X(CAPACITY, p->runtime->overlap_grad_reduce || (p->runtime->slots_rows && !p->deepspeed.autoep),                   \
+      "runtimes megatron and deepspeed (without autoep)")                                                              \
+    X(SLOTS, p->runtime->slots_rows && !p->deepspeed.autoep, "runtime deepspeed without autoep")                       \
     X(EXPERT_ROOM, p->ep > 1 && p->runtime->executed, "expert parallelism (ep above 1) under runtime dtplan")          \
     X(SPLIT_TENSORS, p->tp > 1, "tensor parallelism (tp above 1)")                                                     \
     X(STAGES, p->pp > 1, "pipelines (pp above 1)")                                                                     \

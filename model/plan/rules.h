@@ -12,6 +12,7 @@
 /* Whose layers the plan trains, with their loss and checkpoints: its runtime's, or Transformers' under DeepSpeed. */
 const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan);
 /* Says of a kind whether its experts are called one after the other, which then are parameters of their own. */
+bool dtp_plan_calls_experts(const struct dtp_plan *plan);
 void dtp_plan_call_experts(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
 
 /* One kernel between matmuls, compiled or not. */
@@ -237,10 +238,24 @@ uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_
 /* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */
 uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
+/* Whether each expert has as many rows, filled or not: DeepSpeed's own layer (moe/sharded_moe.py). So many of a rank's
+ * tokens, over the mean of what comes: its capacity, 1 by default, or as many as the fullest expert of any rank that
+ * exchanges rows has. C = ceil(T k / E x capacity) is not rounded here, nor at least min_capacity. */
+static inline bool dtp_plan_slots_rows(const struct dtp_plan *plan)
+{
+    return plan->runtime->slots_rows && !plan->deepspeed.autoep;
+}
+static inline double dtp_plan_slots(const struct dtp_plan *plan)
+{
+    double capacity = plan->megatron.capacity_factor;
+    return !plan->deepspeed.drop_tokens ? plan->expert_imbalance : capacity > 0 ? capacity : 1;
+}
 /* Rows over those of a rank's tokens, of which each has one for each of its experts. A rank sends as many, or so many
  * that every expert's are filled up to a capacity. */
 static inline double dtp_plan_padded_rows(const struct dtp_plan *plan)
 {
+    if (dtp_plan_slots_rows(plan))
+        return dtp_plan_slots(plan);
     return plan->megatron.pad_to_capacity ? plan->megatron.capacity_factor : 1;
 }
 /* That come to the rank which receives the most. No expert takes more than its capacity, and so no rank. */
@@ -248,6 +263,8 @@ static inline double dtp_plan_crossed_rows(const struct dtp_plan *plan)
 {
     double most = plan->ep > 1 ? plan->expert_imbalance : 1, capacity = plan->megatron.capacity_factor;
     bool bound = capacity > 0 && capacity < most;
+    if (dtp_plan_slots_rows(plan))
+        return dtp_plan_slots(plan);
     return plan->megatron.pad_to_capacity || bound ? capacity : most;
 }
 /* That its experts work on, those of ranks with other parts of them too. */

@@ -78,6 +78,7 @@ struct dtp_runtime {
     bool loops_experts;   /* products and casts of experts are calls of a library, one for each of them */
     bool calls_experts;   /* experts are modules, called one after the other with rows gathered for each (Transformers'
                              MixtralSparseMoeBlock, Qwen2MoeSparseMoeBlock and others until release 5) */
+    bool slots_rows;      /* these are a layer of the runtime's own, where each has as many rows: DeepSpeed's MoE */
     bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
     bool predicts_ahead;  /* a module that predicts a token further ahead, in the stage with the head */

@@ -9,9 +9,16 @@ const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan)
     return plan->deepspeed.transformers_layers ? &layers : plan->runtime;
 }
 
+bool dtp_plan_calls_experts(const struct dtp_plan *plan)
+{
+    return dtp_plan_layers(plan)->calls_experts && !plan->deepspeed.autoep;
+}
+
 void dtp_plan_call_experts(const struct dtp_plan *plan, struct dtp_layer_kind *kind)
 {
-    kind->calls_experts = dtp_plan_layers(plan)->calls_experts;
+    kind->calls_experts = dtp_plan_calls_experts(plan);
+    kind->stacks_rows = plan->deepspeed.autoep;
+    kind->slots_rows = dtp_plan_slots_rows(plan);
     for (int i = 0; i < kind->matrices && kind->calls_experts; i++)
         kind->matrix[i].apart = kind->matrix[i].expert;
 }

@@ -108,12 +108,16 @@ static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_
 {
     struct dtp_live_run *last = runs->count ? &runs->run[runs->count - 1] : NULL;
     bool begins = op->kind == DTP_OP_MARK && phase_of_mark(op->name, &runs->phase);
-    if (last && !begins && continues(runs, last, op))
+    if (last && !begins && !runs->coming && continues(runs, last, op))
         return last;
     struct dtp_live_run *run = dtp_live_runs_add(runs);
     if (run)
-        *run = (struct dtp_live_run){
-            .begins = begins, .phase = runs->phase, .layer = op->layer, .micro_step = op->micro_step};
+        *run = (struct dtp_live_run){.begins = begins,
+                                     .fills = runs->coming,
+                                     .phase = runs->phase,
+                                     .layer = op->layer,
+                                     .micro_step = op->micro_step};
+    runs->coming = 0;
     return run;
 }
 
@@ -146,6 +150,9 @@ struct dtp_program_reader dtp_live_runs_reader(struct dtp_live_runs *out)
 {
     out->count = 0;
     out->phase = DTP_PHASE_FORWARD_END;
+    out->bucket = (struct dtp_live_bucket){.elements = 0};
+    out->coming = 0;
+    out->overfull = false;
     return (struct dtp_program_reader){read_op, out};
 }
 
@@ -215,6 +222,9 @@ struct walk {
     struct dtp_live_pools pools;
     enum dtp_phase before;
     bool late;
+    const struct dtp_live_bucket *bucket;
+    uint64_t filled; /* elements in the bucket */
+    bool kept;       /* it was reduced before */
 };
 
 static const struct dtp_live_run nothing;
@@ -229,6 +239,32 @@ static void leave(struct walk *walk, const struct dtp_live_run *run, int64_t tim
         walk->pools.bytes[pool] += times * run->pools_net.bytes[pool];
 }
 
+/* What is in the bucket is copied, reduced and let go. */
+static void reduce(struct walk *walk)
+{
+    const struct dtp_live_bucket *bucket = walk->bucket;
+    int64_t copy = (int64_t)(walk->filled * bucket->element_bytes), kept = walk->kept ? 0 : bucket->kept_bytes;
+    struct dtp_live_run run = {.moves = true};
+    run.net.bytes[DTP_OWNER_GRADS] = run.net.total_bytes = kept;
+    run.full.bytes[DTP_OWNER_GRADS] = run.most[DTP_OWNER_GRADS] = kept;
+    run.full.bytes[DTP_OWNER_REDUCE] = run.most[DTP_OWNER_REDUCE] = copy;
+    run.full.total_bytes = run.pools_most.bytes[bucket->pool] = copy + kept;
+    run.pools_net.bytes[bucket->pool] = kept;
+    keep_phase(&walk->now, &run.full, walk->before, walk->out);
+    keep_most(&walk->now, &walk->pools, &run, walk->out);
+    leave(walk, &run, 1);
+    walk->filled = 0;
+    walk->kept = true;
+}
+
+static void fill(struct walk *walk, uint64_t elements)
+{
+    bool flush = elements == DTP_LIVE_FLUSH;
+    if (walk->filled && (flush || walk->filled + elements > walk->bucket->elements))
+        reduce(walk);
+    walk->filled += flush ? 0 : elements;
+}
+
 static void add_run(struct walk *walk, const struct dtp_live_run *run, int64_t layer)
 {
     bool backward = run->phase == DTP_PHASE_EARLY_BACKWARD;
@@ -237,6 +273,8 @@ static void add_run(struct walk *walk, const struct dtp_live_run *run, int64_t l
     if (phase != walk->before) /* what the phase before it left stands while its first operation reads it */
         keep_phase(&walk->now, &nothing.full, phase, walk->out);
     walk->before = phase;
+    if (run->fills)
+        fill(walk, run->fills);
     if (!run->moves)
         return;
     keep_phase(&walk->now, &run->full, phase, walk->out);
@@ -257,18 +295,28 @@ static int64_t turn_of(const struct walk *walk, const struct dtp_live_run *run)
     return first;
 }
 
+static bool fills(const struct dtp_live_run *run)
+{
+    for (uint32_t i = 0; i < run->stretch; i++)
+        if (run[i].fills)
+            return true;
+    return false;
+}
+
 /* From one repetition to the next every sum grows or falls by the same bytes. So within a phase it is largest in the
  * first or in the last, and the first of equal ones is among these two: only they and those around the turn from early
- * to late backward are looked at. */
+ * to late backward are looked at; all of them where a bucket is full in any. */
 static void add_stretch(struct walk *walk, const struct dtp_live_run *run)
 {
     int64_t last = run->again, turn = turn_of(walk, run);
+    const bool all = fills(run);
     for (int64_t copy = 0;;) {
         for (uint32_t i = 0; i < run->stretch; i++)
             add_run(walk, &run[i], run[i].layer + copy * run[i].layers_on);
         if (copy == last)
             return;
         int64_t next = copy < turn - 1 ? turn - 1 : copy <= turn ? copy + 1 : last;
+        next = all ? copy + 1 : next;
         next = next < last ? next : last;
         for (uint32_t i = 0; i < run->stretch && next > copy + 1; i++)
             leave(walk, &run[i], next - copy - 1);
@@ -282,6 +330,7 @@ void dtp_live_bytes_sum(const struct dtp_live_runs *runs, uint64_t layers, struc
                         .out = out,
                         .now = runs->standing,
                         .pools = runs->pools_standing,
+                        .bucket = &runs->bucket,
                         .before = DTP_PHASE_FORWARD_END};
     *out = (struct dtp_live_bytes){.peak_phase = (enum dtp_phase)0};
     keep_phase(&walk.now, &nothing.full, DTP_PHASE_FORWARD_END, out);

@@ -20,10 +20,25 @@ struct dtp_live_pools {
     int64_t bytes[DTP_STREAM_COUNT];
 };
 
+/* A bucket that gradients are copied into as they are made, and that is reduced before one which would overflow it.
+ * Where it is full is anywhere in a layer, and no layer's as another's. So a step of few layers reduces nothing, but
+ * says when gradients come, and the sum over all layers where that is. A reduction makes a flattened copy of what is in
+ * the bucket and lets it go again; the first of a step may also make what gradients rest in, which the step takes back.
+ */
+struct dtp_live_bucket {
+    uint64_t elements;      /* that it holds; 0: there is none */
+    uint64_t element_bytes; /* of the copy, owner DTP_OWNER_REDUCE */
+    int64_t kept_bytes;     /* of what gradients rest in, owner DTP_OWNER_GRADS, made beside the first copy; or 0 */
+    enum dtp_stream pool;   /* of both */
+};
+#define DTP_LIVE_FLUSH UINT64_MAX
+
 struct dtp_live_run {
     uint64_t shape; /* hash of what its operations allocate and free in which order, sizes and how many of a kind follow
                        each other apart: of one layer and of all, an optimizer's lists of tensors have the same */
     uint64_t last_move; /* what it allocated or freed last, as `shape` has it */
+    uint64_t fills;     /* elements that come into the bucket as it begins; 0: none do, DTP_LIVE_FLUSH: what is in it is
+                           reduced */
     bool begins;        /* it begins with the mark of a phase */
     bool moves;         /* it allocates or frees; else all sums are 0 */
     enum dtp_phase phase;
@@ -47,7 +62,19 @@ struct dtp_live_runs {
      * below layer `half`. For sums alone, which are the same; what lines up layers needs them apart. */
     bool joined;
     uint64_t half;
+    uint64_t fills; /* asked for: a runtime that has a bucket says when it is filled, in a step that stands for one of
+                       so many layers; what ranks have equal parts of is the latter's, for parts are rounded. 0: no */
+    struct dtp_live_bucket bucket; /* said by the runtime */
+    uint64_t coming;               /* what the next operation begins a run with */
+    bool overfull;                 /* a gradient is larger than the bucket: nothing that the sum knows */
 };
+/* Before the operation that copies a gradient of so many elements into the bucket, or that lets the bucket go
+ * (DTP_LIVE_FLUSH). */
+static inline void dtp_live_runs_fill(struct dtp_live_runs *runs, uint64_t elements)
+{
+    runs->coming = elements;
+    runs->overfull |= elements != DTP_LIVE_FLUSH && elements > runs->bucket.elements;
+}
 /* Layers below which backward is late. */
 static inline uint64_t dtp_live_runs_half(uint64_t layers)
 {

@@ -26,6 +26,7 @@ static json_t *rank_object(const struct dtp_stages_report *r, uint32_t rank)
         return object;
     const struct dtp_rank_outcome *m = &r->measured->ranks[rank];
     json_object_set_new(object, "measured_arena_bytes", dtp_json_whole(m->device_arena_bytes));
+    json_object_set_new(object, "measured_device_bytes", dtp_json_whole(m->used_bytes));
     json_object_set_new(object, "steps", dtp_json_whole(m->steps));
     json_object_set_new(object, "sent_bytes_in_all_steps", sent_object(m->sent_bytes));
     return object;

@@ -108,13 +108,28 @@ static void put_times(const struct dtp_run_report *r, struct dtp_validation *v)
     }
 }
 
-/* Of the stages of a pipeline the plan says what the fullest rank takes. */
-static uint64_t fullest_arena_bytes(const struct dtp_run_outcome *m)
+/* Of the stages of a pipeline the plan says what a rank of the fullest one takes, sends and copies: the first such
+ * rank. NULL: there is one stage. */
+static const struct dtp_rank_outcome *rank_of_plan(const struct dtp_run_report *r)
 {
-    uint64_t bytes = m->device_arena_bytes;
-    for (uint32_t i = 0; m->ranks && i < m->rank_count; i++)
-        bytes = m->ranks[i].device_arena_bytes > bytes ? m->ranks[i].device_arena_bytes : bytes;
-    return bytes;
+    const struct dtp_simulated *s = r->simulated;
+    const struct dtp_run_outcome *m = r->measured;
+    for (uint32_t i = 0; m->ranks && s->set.role_count && i < m->rank_count; i++)
+        if (dtp_program_set_role_of(&s->set, i) == s->worst)
+            return &m->ranks[i];
+    return NULL;
+}
+
+static void put_rank(const struct dtp_rank_outcome *rank, struct dtp_validation *v)
+{
+    const uint64_t steps = rank->steps ? rank->steps : 1;
+    v->arena_bytes[DTP_VALIDATION_MEASURED] = rank->device_arena_bytes;
+    if (rank->used_bytes)
+        v->device_bytes[DTP_VALIDATION_MEASURED] = rank->used_bytes;
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
+        v->sent_bytes[i][DTP_VALIDATION_MEASURED] = rank->sent_bytes[i] / steps;
+    v->host_to_device_bytes[DTP_VALIDATION_MEASURED] = rank->host_to_device_bytes / steps;
+    v->device_to_host_bytes[DTP_VALIDATION_MEASURED] = rank->device_to_host_bytes / steps;
 }
 
 void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validation *v)
@@ -132,7 +147,7 @@ void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validatio
     v->operations = m->operations;
     v->first_loss = m->first_loss;
     v->last_loss = m->last_loss;
-    v->arena_bytes[DTP_VALIDATION_MEASURED] = fullest_arena_bytes(m);
+    v->arena_bytes[DTP_VALIDATION_MEASURED] = m->device_arena_bytes;
     v->host_arena_bytes = m->host_arena_bytes;
     v->device_bytes[DTP_VALIDATION_MEASURED] = m->used_bytes;
     v->gpu_memory_bytes = m->gpu_bytes;
@@ -146,6 +161,8 @@ void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validatio
     }
     v->host_to_device_bytes[DTP_VALIDATION_MEASURED] = steps > 0 ? m->host_to_device_bytes / steps : 0;
     v->device_to_host_bytes[DTP_VALIDATION_MEASURED] = steps > 0 ? m->device_to_host_bytes / steps : 0;
+    if (rank_of_plan(r))
+        put_rank(rank_of_plan(r), v);
     if (!dtp_run_shares(m))
         put_times(r, v);
 }

@@ -70,7 +70,8 @@ answers 12 2 'cp: with latent attention is not modelled' plan --model deepseek-v
     --gpus 8 --ep 4 --cp 2 --seq 4k
 # 14. DeepSpeed's way or Megatron's?
 answers 14 0 'megatron' sweep "${eight[@]}" --gpus 8 --strategy zero1 --runtime deepspeed,megatron --checkpointing full
-answers 14 2 'expert' plan --model mixtral-8x7b --runtime deepspeed --strategy zero2 --gpu h100 --gpus 16
+answers 14 2 'expert' plan --model mixtral-8x7b --runtime deepspeed --strategy zero3 --gpu h100 --gpus 16
+answers 14 0 'experts divided among 8' plan --model mixtral-8x7b --runtime deepspeed --strategy zero2 --ep 8 --gpu h200 --gpus 16
 # 15. Is fp8 worth it?
 answers 15 0 'precision=fp8-tensorwise' sweep "${eight[@]}" --gpus 8 --compile --precision bf16-mixed,fp8-tensorwise,fp8-rowwise
 # What if: the same questions as single changes of one plan, each predicted.

@@ -53,6 +53,14 @@ for kind in "${latent[*]}: --gpus 2 --pp 2 --accumulate 2" "${latent[*]} ${exper
     grep -qE 'there, here [+-]0[.]0000' out || failed "${kind#*:} of ${kind%%:*}: $(grep beside out)"
 done
 
+# Experts that get tokens in turns get as many each, and the run says that these were no routes of a router.
+# shellcheck disable=SC2086
+expect 0 "${two[@]}" ${experts[*]} --gpus 2 --ep 2 --strategy full_shard --force-load-balance
+grep -qE '^ +1 +1[.]00 +1[.]00 +([0-9]+) \1 \1 \1$' out || failed "in turns: $(grep -A4 EXPERTS out)"
+says 'to experts in' out
+expect 2 "${two[@]}" --gpus 2 --strategy full_shard --force-load-balance
+says '--force-load-balance: the model has no experts'
+
 # A scenario of a runtime that nobody runs is refused for that, in one line, and not for what follows from it.
 expect 2 "$2/scenarios/llama3-8b-8xh100.ini" --runtime megatron --device host
 says 'runtime: is megatron, but only plans of --runtime dtplan and torch are run'

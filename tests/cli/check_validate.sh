@@ -35,6 +35,11 @@ says 'custom full_shard 1x16 on 2 ranks' out
 [[ -z $(cell v.csv 0 predicted_step_s) && $(cell v.csv 0 gpu) == host ]] || failed "a time of cores that nobody measured"
 says 'step times are not compared' out
 ! grep -q 'step within' out || failed "steps that were not compared are within a bound"
+# Of stages the plan says what the fullest takes: that one's rank is held against it, here not the one that has the batch.
+expect 0 "${tiny[@]}" --layers 8 --vocab 30 --seq 64 --gpus 2 --pp 2 --schedule v-min --strategy ddp --accumulate 8 -o stages.csv
+says '1 of 1 within all bounds' out
+[[ $(cell stages.csv 0 measured_host_to_device_bytes) == "$(cell stages.csv 0 predicted_host_to_device_bytes)" ]] ||
+    failed "another stage's copies: $(cell stages.csv 0 measured_host_to_device_bytes)"
 # Nodes that are pretended of ranks on cores: hybrid sharding, leaders that exchange between nodes.
 expect 0 "${tiny[@]}" --gpus 4 --gpus-per-node 2 --pretend-nodes --strategy hybrid_shard,full_shard
 says '2 of 2 within all bounds' out

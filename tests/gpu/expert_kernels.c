@@ -50,11 +50,13 @@ static struct tensor *routes_of(const struct mixture *m)
     return made;
 }
 
-static void test_router(const struct mixture *m, enum dtp_element element, enum dtp_router_kind kind, bool normalise)
+static void test_router(const struct mixture *m, enum dtp_element element, enum dtp_router_kind kind, bool normalise,
+                        bool in_turns)
 {
     uint64_t scores = m->tokens * m->experts, rows = rows_of(m), bytes = 4 * DTP_ROUTES_INTS(rows, m->experts);
     void *zeros = calloc(1, bytes + 4 * DTP_ROUTER_CHUNKS * m->experts);
-    case_begin("router %s %s%s %s", kind ? "sigmoid" : "softmax", named(element), normalise ? " /" : "", text_of(m));
+    case_begin("router %s %s%s%s %s", kind ? "sigmoid" : "softmax", named(element), normalise ? " /" : "",
+               in_turns ? " in turns" : "", text_of(m));
     struct tensor *score = input("scores", element, scores, 2);
     struct tensor *weights = result("weights", DTP_ELEMENT_FP32, rows, 16, 16 * EPSILON);
     struct tensor *routes = updated(bytes_of("routes", zeros, bytes), 0, 0);
@@ -74,6 +76,7 @@ static void test_router(const struct mixture *m, enum dtp_element element, enum 
                                         .scale = 2.5f,
                                         .kind = kind,
                                         .normalise = normalise,
+                                        .in_turns = in_turns,
                                         .element = element};
     VERIFY(router, a);
 
@@ -348,9 +351,9 @@ void test_experts(void)
         {33, 1024, 32, 0, 0},   {5, 1, 1, 0, 0},    {513, 16, 1, 0, 0}, {257, 256, 8, 8, 4},  {100, 160, 6, 8, 3},
         {33, 1024, 32, 32, 32}, {65, 60, 4, 6, 5},  {7, 12, 2, 12, 2}};
     for (size_t i = 0; i < COUNT(mixtures); i++)
-        for (int k = 0; k < 8; k++)
+        for (int k = 0; k < 16; k++)
             test_router(&mixtures[i], k & 1 ? halves : DTP_ELEMENT_FP32,
-                        k & 2 ? DTP_ROUTER_KIND_SIGMOID : DTP_ROUTER_KIND_SOFTMAX, k & 4);
+                        k & 2 ? DTP_ROUTER_KIND_SIGMOID : DTP_ROUTER_KIND_SOFTMAX, k & 4, k & 8);
     test_received(2, 8);
     test_received(4, 64);
     test_received(8, 1024);

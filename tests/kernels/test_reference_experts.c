@@ -65,6 +65,15 @@ static void test_choices(void **state)
     a.kind = DTP_ROUTER_KIND_SIGMOID, a.normalise = false; /* of ln 5: 5 / 6 */
     assert_int_equal(dtp_reference_router(NULL, &a, NULL), 0);
     assert_close(weight[0], 4 * 5 / 6.0, 1e-6);
+    /* in turns: the same affinities of experts that all get as many tokens */
+    const int32_t turns[6] = {0, 1, 1, 2, 2, 0}, even[4] = {0, 2, 4, 6};
+    a.in_turns = true;
+    assert_int_equal(dtp_reference_router(NULL, &a, NULL), 0);
+    assert_memory_equal(r.expert, turns, sizeof turns);
+    assert_memory_equal(r.starts, even, sizeof even);
+    assert_close(weight[0], 4 / 2.0, 1e-6);
+    assert_close(weight[1], 4 * 2 / 3.0, 1e-6);
+    a.in_turns = false;
     /* sigmoids that are all 0 have no sum to divide by: weights and gradients are 0, and no NaN */
     const float none[9] = {-1000, -1000, -1000, -1000, -1000, -1000, -1000, -1000, -1000};
     const float cotangent[6] = {1, -2, 3, 1, 1, 1};

@@ -78,4 +78,28 @@ static inline bool random_called_job(uint64_t layers, struct random_job *job)
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }
 
+/* The same under DeepSpeed's stages 1 and 2 with AutoEP or its own layer. */
+static inline bool random_deepspeed_experts_job(uint64_t layers, struct random_job *job)
+{
+    random_mixed_job(layers, job); /* whatever is refused there is resolved again here */
+    struct dtp_transformer *t = &job->transformer;
+    struct dtp_plan plan = job->asked;
+    t->kv_latent = t->q_latent = t->rope_head_dim = t->value_head_dim = 0, t->head_dim = 64, t->kv_heads = 2;
+    t->attention_sinks = t->expert_bias = t->router_bias = t->qkv_bias = t->attention_output_bias = false;
+    t->activation = DTP_SWIGLU, t->sliding_window = t->sliding_window_pattern = 0;
+    plan.runtime = &dtp_runtime_deepspeed, plan.strategy = random_bool() ? DTP_ZERO1 : DTP_ZERO2;
+    plan.ep = 2u << random_below(3), plan.compile = false, plan.optimizer = DTP_ADAMW_FUSED;
+    plan.deepspeed.autoep = random_bool(), plan.deepspeed.overlap_comm = random_bool();
+    if (!plan.deepspeed.autoep) { /* its own layer */
+        plan.ep /= 2, t->shared_expert_ffn = 0, t->shared_expert_gate = false, t->router = DTP_ROUTER_SOFTMAX;
+        t->activation = random_bool() ? DTP_SWIGLU : DTP_GELU, t->experts_per_token = 1 + random_below(3);
+        plan.deepspeed.drop_tokens = random_bool(), plan.megatron.capacity_factor = random_bool() ? 1.25 : 0;
+        plan.expert_imbalance = plan.ep > 1 && !plan.deepspeed.drop_tokens && random_bool() ? 1.5 : 1;
+        plan.deepspeed.drop_tokens |= plan.ep < 2 && plan.expert_imbalance > 1;
+    }
+    plan.deepspeed.reduce_bucket_size = random_bool() ? 400000 : plan.deepspeed.reduce_bucket_size;
+    job->asked = job->plan = plan;
+    return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
+}
+
 #endif

@@ -432,8 +432,8 @@ static void test_refused(void **state)
     expect_fault(plan, &t, "etp");
     plan = megatron(2), plan.megatron.etp = 5;
     expect_fault(plan, &t, "etp");
-    plan = asked(2), plan.runtime = &dtp_runtime_deepspeed, plan.strategy = DTP_ZERO2;
-    expect_fault(plan, &t, "expert parallelism (megatron, torch)");
+    plan = asked(2), plan.runtime = &dtp_runtime_nanotron, plan.strategy = DTP_ZERO1;
+    expect_fault(plan, &t, "expert parallelism (deepspeed, megatron, torch)");
 }
 
 int main(void)

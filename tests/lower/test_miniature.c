@@ -149,14 +149,47 @@ static void test_mixed_plans(void **state)
     struct tally tally = {0};
     while (tally.plans < DRAWN_JOBS) {
         struct random_job job;
-        if (random_mixed_job(2 + random_below(60), &job))
+        uint64_t layers = 2 + random_below(60);
+        if (random_below(4) ? random_mixed_job(layers, &job) : random_deepspeed_experts_job(layers, &job))
             check_job(&job, &tally);
     }
     print_tally("mixed", &tally);
     assert_true(draws_reach(tally.large_in_miniature, tally.large, 60));
 }
 
-/* DeepSpeed's, which are lowered with all layers, over more micro-steps than are looked at. */
+static void ask_of_deepspeed(struct random_job *job, enum dtp_strategy strategy, enum dtp_offload offload)
+{
+    job->plan = job->asked;
+    job->plan.runtime = &dtp_runtime_deepspeed, job->plan.strategy = strategy;
+    job->plan.offload = offload;
+    job->plan.optimizer = DTP_ADAMW_FUSED;
+    job->plan.compile = job->plan.fsdp1 = false, job->plan.shard_group = 0;
+    job->plan.prefetch_depth = 1, job->plan.reshard_group = 0;
+}
+
+/* ZeRO-1 and -2, whose buckets end anywhere in a layer: to the byte, buckets of less than a layer and of more than the
+ * net among them. One that is smaller than a gradient is lowered whole. */
+static void test_buckets(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {0};
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        assert_true(random_job(&job));
+        ask_of_deepspeed(&job, random_bool() ? DTP_ZERO1 : DTP_ZERO2, DTP_OFFLOAD_NONE);
+        job.plan.deepspeed.reduce_bucket_size = (UINT64_C(1) << (24 + random_below(10))) + random_below(1u << 24);
+        job.plan.deepspeed.bf16_optimizer = false;
+        job.plan.accumulate = 1 + (uint32_t)random_below(4);
+        if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) == DTP_OK)
+            check_job(&job, &tally);
+    }
+    print_tally("buckets", &tally);
+    assert_int_equal(tally.exact, tally.plans);
+    assert_true(draws_reach(tally.large_in_miniature, tally.large, 60));
+}
+
+/* DeepSpeed's over more micro-steps than are looked at. */
 static void test_many_micro_steps(void **state)
 {
     (void)state;
@@ -165,12 +198,8 @@ static void test_many_micro_steps(void **state)
     while (tally.plans < DRAWN_JOBS) {
         struct random_job job;
         assert_true(random_job(&job));
-        job.plan = job.asked;
-        job.plan.runtime = &dtp_runtime_deepspeed, job.plan.strategy = (enum dtp_strategy)(DTP_ZERO1 + random_below(3));
-        job.plan.offload = random_bool() ? DTP_OFFLOAD_NONE : DTP_OFFLOAD_OPTIMIZER;
-        job.plan.optimizer = DTP_ADAMW_FUSED;
-        job.plan.compile = job.plan.fsdp1 = false, job.plan.shard_group = 0;
-        job.plan.prefetch_depth = 1, job.plan.reshard_group = 0;
+        ask_of_deepspeed(&job, (enum dtp_strategy)(DTP_ZERO1 + random_below(3)),
+                         random_bool() ? DTP_OFFLOAD_NONE : DTP_OFFLOAD_OPTIMIZER);
         job.plan.accumulate = 4 + (uint32_t)random_below(4);
         if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) == DTP_OK)
             check_job(&job, &tally);
@@ -254,10 +283,14 @@ static void test_few_layers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_few_layers),        cmocka_unit_test(test_mixed_plans),
-        cmocka_unit_test(test_random_plans),      cmocka_unit_test(test_replicated_plans),
-        cmocka_unit_test(test_executor_plans),    cmocka_unit_test(test_many_micro_steps),
-        cmocka_unit_test(test_alike_micro_steps), cmocka_unit_test(test_how_many_micro_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_few_layers),
+                                       cmocka_unit_test(test_mixed_plans),
+                                       cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_replicated_plans),
+                                       cmocka_unit_test(test_executor_plans),
+                                       cmocka_unit_test(test_many_micro_steps),
+                                       cmocka_unit_test(test_alike_micro_steps),
+                                       cmocka_unit_test(test_how_many_micro_steps),
+                                       cmocka_unit_test(test_buckets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

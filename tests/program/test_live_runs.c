@@ -136,9 +136,53 @@ static void test_joined(void **state)
     dtp_program_destroy(s.program);
 }
 
+static void add_fill(struct dtp_live_runs *runs, uint64_t elements, uint32_t again)
+{
+    struct dtp_live_run *run = dtp_live_runs_add(runs);
+    assert_non_null(run);
+    *run = (struct dtp_live_run){.fills = elements, .moves = true, .phase = DTP_PHASE_EARLY_BACKWARD, .layer = 1};
+    run->net.bytes[DTP_OWNER_ACTIVATIONS] = run->net.total_bytes = elements == DTP_LIVE_FLUSH ? 0 : 6;
+    run->full = run->net;
+    run->again = again, run->stretch = again ? 1 : 0;
+}
+
+/* A bucket of 10 elements, 4 bytes each in its copy; the first reduction makes 100 bytes that stay. Nothing stands.
+ *
+ *   comes   in the bucket   reduced         leaves   lives
+ *   6       6                               6        6
+ *   6       6               6 (24 + 100)    6        6 + 124 while it is reduced, then 112
+ *   3       9                               6        118
+ *   flush   0               9 (36)          0        118 + 36
+ *
+ * and in place of the last two 6 again and again: 24 bytes each time, the third when 100 + 4 x 6 live. */
+static void test_bucket(void **state)
+{
+    (void)state;
+    struct dtp_live_runs runs = {
+        .bucket = {.elements = 10, .element_bytes = 4, .kept_bytes = 100, .pool = DTP_STREAM_REDUCE}};
+    struct dtp_live_bytes live;
+    add_fill(&runs, 6, 0);
+    add_fill(&runs, 6, 0);
+    dtp_live_bytes_sum(&runs, 1, &live);
+    assert_int_equal(live.phase_total_bytes[DTP_PHASE_EARLY_BACKWARD], 6 + 124);
+    assert_int_equal(live.most_bytes[DTP_OWNER_GRADS], 100);
+    add_fill(&runs, 3, 0);
+    add_fill(&runs, DTP_LIVE_FLUSH, 0);
+    dtp_live_bytes_sum(&runs, 1, &live);
+    assert_int_equal(live.phase_total_bytes[DTP_PHASE_EARLY_BACKWARD], 118 + 36);
+    assert_int_equal(live.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 36);
+    assert_int_equal(live.most_bytes[DTP_OWNER_REDUCE], 36);
+    assert_int_equal(live.pool_bytes[DTP_STREAM_REDUCE], 136);
+    runs.count = 2;
+    add_fill(&runs, 6, 2);
+    dtp_live_bytes_sum(&runs, 1, &live);
+    assert_int_equal(live.phase_total_bytes[DTP_PHASE_EARLY_BACKWARD], 100 + 4 * 6 + 24);
+    dtp_live_runs_release(&runs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs), cmocka_unit_test(test_bytes),
-                                       cmocka_unit_test(test_joined)};
+                                       cmocka_unit_test(test_joined), cmocka_unit_test(test_bucket)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -538,6 +538,33 @@ static void test_text(void **state)
     }
 }
 
+/* Layers in 16 bits hold more and take longer; without collectives beside matmuls these are waited for; a module that
+ * predicts a token further ahead is one more layer with experts, a copy of the embedding and a head's logits, and the
+ * change of a plan that has one takes it away. Nobody else is asked. */
+static void test_keys_that_came_later(void **state)
+{
+    (void)state;
+    ask("model=llama-2-7b gpus=8 runtime=megatron strategy=zero1 precision=fp8 fp8_recipe=tensorwise tp=2");
+    expect(DTP_QUESTION_PRECISION, "--bf16-first-layers 1", 9, 0, 1);
+    expect(DTP_QUESTION_PRECISION, "--bf16-last-layers 1", 9, 0, 1);
+    assert_true(row_of(DTP_QUESTION_PRECISION, "--bf16-last-layers 1")->numerics);
+    ask("model=llama-2-7b gpus=8 runtime=megatron strategy=zero1 precision=fp8 fp8_recipe=tensorwise tp=2 "
+        "bf16_first_layers=1");
+    expect(DTP_QUESTION_PRECISION, "--bf16-first-layers 0", 9, 0, -1);
+    ask("model=llama-2-7b gpus=8 runtime=megatron strategy=zero1 tp=2 tp_overlap=true");
+    expect(DTP_QUESTION_PARALLELISM, "--no-tp-overlap", -1, 0, 1);
+    ask("model=llama-2-7b experts=8 experts_per_token=2 expert_ffn=1024 gpus=8 runtime=megatron strategy=zero1 ep=8");
+    expect(DTP_QUESTION_LOSS, "--mtp-layers 1", 1, 1, 1);
+    assert_true(row_of(DTP_QUESTION_LOSS, "--mtp-layers 1")->numerics);
+    ask("model=llama-2-7b experts=8 experts_per_token=2 expert_ffn=1024 gpus=8 runtime=megatron strategy=zero1 ep=8 "
+        "mtp_layers=1");
+    expect(DTP_QUESTION_LOSS, "--mtp-layers 0", -1, -1, -1);
+    ask("model=llama-2-7b experts=8 experts_per_token=2 expert_ffn=1024 gpus=8 runtime=deepspeed strategy=zero1 ep=8");
+    expect(DTP_QUESTION_PARALLELISM, "--autoep", 9, 9, 9);
+    for (size_t i = 0; i < whatif->count; i++)
+        assert_null(strstr(whatif->rows[i].flags, "mtp"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -558,6 +585,7 @@ int main(void)
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_order_and_reasons),
         cmocka_unit_test(test_all_questions),
+        cmocka_unit_test(test_keys_that_came_later),
         cmocka_unit_test(test_padded_vocabulary),
         cmocka_unit_test(test_agrees_with_plan),
         cmocka_unit_test(test_another_predictor),

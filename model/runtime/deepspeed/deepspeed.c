@@ -189,6 +189,74 @@ static void check_transformers(struct dtp_resolver *r)
         dtp_plan_refuse(r, "train_ends", "is not modelled under runtime deepspeed; leave it out, or use runtime peft");
 }
 
+/* What AutoEP has of models: of its presets mixtral, qwen3_moe, deepseek_v2 and deepseek_v3, and of experts SwiGLU. */
+static void check_autoep(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_transformer *t = r->transformer;
+    if (p->ep < 2)
+        dtp_plan_refuse(r, "ep", "1 with autoep has every expert on every GPU, for tests alone; use more");
+    if (t->activation != DTP_SWIGLU)
+        dtp_plan_refuse(r, "activation", "%s is not what AutoEP's grouped experts compute, SwiGLU",
+                        dtp_activation_text(t->activation));
+    if (t->expert_bias || t->chunked_attention)
+        dtp_plan_refuse(r, t->expert_bias ? "expert_bias" : "chunked_attention",
+                        "is in no model that AutoEP has a preset of (mixtral, qwen3_moe, deepseek_v2, deepseek_v3)");
+}
+
+/* moe/layer.py and sharded_moe.py: a softmax whose k largest are not renormalised but by themselves, and no more. */
+static void check_slots(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_transformer *t = r->transformer;
+    const char *key = t->shared_expert_ffn              ? "shared_expert_ffn"
+                      : t->expert_bias                  ? "expert_bias"
+                      : t->expert_groups > 1            ? "expert_groups"
+                      : t->router_bias                  ? "router_bias"
+                      : t->chunked_attention            ? "chunked_attention"
+                      : t->router_on_input              ? "router_on_input"
+                      : t->router != DTP_ROUTER_SOFTMAX ? "router"
+                                                        : NULL;
+    if (key)
+        dtp_plan_refuse(r, key, "is not in DeepSpeed's own MoE layer of experts; set autoep, or use runtime torch");
+    if (p->deepspeed.transformers_layers)
+        dtp_plan_refuse(r, "transformers_layers",
+                        "with experts has those of Transformers one by one, which is not modelled under runtime "
+                        "deepspeed; set autoep, or leave it out for DeepSpeed's own MoE layer");
+}
+
+/* Experts under stages 1 and 2: parameters of their own ranks beside the others (stage_1_and_2.py; engine.py,
+ * _validate_zero3_moe_compatibility). */
+static void check_experts(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const char *no = p->deepspeed.bf16_optimizer    ? "bf16_optimizer"
+                     : p->deepspeed.megatron_layers ? "megatron_layers"
+                     : dtp_plan_adapts(p)           ? "lora"
+                                                    : NULL;
+    if (!r->transformer->experts) {
+        if (p->deepspeed.autoep || !p->deepspeed.drop_tokens || p->megatron.capacity_factor > 0)
+            dtp_plan_refuse(r,
+                            p->deepspeed.autoep         ? "autoep"
+                            : !p->deepspeed.drop_tokens ? "drop_tokens"
+                                                        : "capacity_factor",
+                            "is of experts, of which this model has none; leave it out");
+        return;
+    }
+    if (p->strategy == DTP_ZERO3)
+        dtp_plan_refuse(r, "strategy",
+                        p->deepspeed.autoep ? "zero3 with experts is not modelled under runtime deepspeed; use zero1 "
+                                              "or zero2"
+                                            : "zero3 with experts of DeepSpeed's own MoE layer is not supported by "
+                                              "DeepSpeed (engine.py); use zero1 or zero2");
+    if (no)
+        dtp_plan_refuse(r, no, "with experts is not modelled under runtime deepspeed; leave it out");
+    if (p->deepspeed.autoep)
+        check_autoep(r);
+    else
+        check_slots(r);
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -217,6 +285,7 @@ static void check(struct dtp_resolver *r)
     check_model_parallel(r);
     check_context_parallel(r);
     check_bf16_optimizer(r);
+    check_experts(r);
     check_keys(r);
 }
 
@@ -237,7 +306,7 @@ static void derive(struct dtp_plan *p)
     p->accumulate_sync = p->strategy == DTP_ZERO2 || p->strategy == DTP_ZERO3; /* engine.py allreduce_gradients */
     p->deepspeed.overlap_comm = p->deepspeed.overlap_comm || p->strategy == DTP_ZERO3;
     p->deepspeed.pipeline = p->pp > 1;
-    if (dtp_plan_adapts(p))
+    if (dtp_plan_adapts(p) || p->deepspeed.autoep)
         p->deepspeed.transformers_layers = true;
     if (p->deepspeed.megatron_layers) /* query_key_value and dense_h_to_4h are one matmul each */
         p->fused_qkv = p->fused_gate_up = true;
@@ -271,6 +340,10 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .wide_scores = true,
     .vocab_multiple = 1,
     .adapters = true,
+    .experts = true,
+    .expert_parallel = true,
+    .calls_experts = true,
+    .slots_rows = true,
     .fetches_modules = true,
     .counts_elements = true,
     .reduces_shards_always = true,

@@ -5,7 +5,10 @@
 
 #include "runtime/deepspeed/deepspeed_parts.h"
 
-/* Buckets of one backward. */
-uint64_t dtp_buckets_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+/* Reductions of one backward: one a bucket, or two of one that has gradients of experts and others. */
+struct dtp_bucket_count {
+    uint64_t others, experts;
+};
+struct dtp_bucket_count dtp_buckets_count(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
 #endif

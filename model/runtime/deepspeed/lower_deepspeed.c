@@ -7,6 +7,11 @@
  * in the last micro-step and keeps every gradient; stage 2 reduces in each and keeps its partition. The step turns the
  * partition into fp32, updates, and gathers all parameters in one blocking operation.
  *
+ * Experts are a group of parameters of their own (moe/utils.py, split_params_into_different_moe_groups_for_optimizer),
+ * flattened, cut, updated and gathered apart from the rest, among the ranks that have the same ones. Their gradients go
+ * into the same buckets, of which then two all-reduces are made: the group whose gradient came first, and the other
+ * (average_tensor, "buckets" by process group).
+ *
  * The pipeline engine has stage 1 alone ("ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism",
  * runtime/pipe/engine.py) and reduces when all passes are through. */
 #include "runtime/deepspeed/lower_infinity.h"
@@ -17,14 +22,25 @@
 
 #include <stdlib.h>
 
+/* Parameters that the same ranks have: all but experts, and these. */
+enum { OF_ALL, OF_EXPERTS, FAMILIES };
+struct family {
+    uint64_t elements, partition; /* that are trained: of the model; of this rank */
+    uint64_t filled, reduced;     /* elements in the current bucket, in those before it */
+    uint64_t ranks, shards;       /* that have them; that cut them */
+    uint32_t group;
+    dtp_buffer_id grads; /* stage 2: the partition's */
+};
+
 struct dtp_lower_ipg {
-    struct dtp_lower_host host;       /* first: lower_infinity.h */
-    uint64_t elements, partition;     /* that are trained: of the model; of this rank */
-    uint64_t bucket, filled, reduced; /* elements of a bucket, in the current one, in those before it */
+    struct dtp_lower_host host; /* first: lower_infinity.h */
+    struct family of[FAMILIES];
+    uint64_t bucket; /* elements of one */
     dtp_buffer_id bucket_buffer[2];
     dtp_buffer_id oversized; /* the gradient that is the current bucket by itself */
-    uint32_t current, group;
-    dtp_buffer_id grads; /* stage 2: the partition's */
+    bool oversized_goes;     /* with its reduction */
+    uint32_t current;
+    int first; /* family of the current bucket's first gradient */
 };
 
 static struct dtp_lower_ipg *ipg_of(const struct dtp_lowering *l)
@@ -37,27 +53,87 @@ static struct dtp_module_state *whole(const struct dtp_lowering *l)
     return &l->state[l->transformer->layers];
 }
 
+/* Whose the `part`-th weight of the module at hand is. */
+static int family_of(const struct dtp_lowering *l, int part)
+{
+    const struct dtp_layer_kind *kind = &l->tensors.kind;
+    bool matrix = l->layer != DTP_NO_LAYER && part < kind->matrices;
+    return matrix && kind->matrix[part].expert ? OF_EXPERTS : OF_ALL;
+}
+
+static void count_families(struct dtp_lowering *l, struct dtp_lower_ipg *ipg)
+{
+    const struct dtp_lower_kind *experts = &l->kind[DTP_LAYER_EXPERTS];
+    uint64_t all = 0, of_experts = 0;
+    for (uint64_t i = 0; i <= l->transformer->layers; i++)
+        all += dtp_lower_module_at(l, i)->trained_elements;
+    if (l->role.fills) /* of layers that all are of one kind, more than are lowered */
+        all = l->role.fills->fills * l->block.trained_elements + l->root.trained_elements;
+    for (int i = 0; l->transformer->experts && i < experts->tensors.kind.matrices; i++)
+        of_experts += experts->tensors.kind.matrix[i].expert ? experts->block.elements[i] : 0;
+    if (l->transformer->experts)
+        of_experts *= dtp_transformer_expert_layers(l->transformer, l->transformer->layers);
+    ipg->of[OF_ALL] = (struct family){
+        .elements = all - of_experts, .ranks = l->data_ranks, .shards = l->plan->shard_group, .grads = DTP_NO_BUFFER};
+    ipg->of[OF_EXPERTS] = (struct family){.elements = of_experts,
+                                          .ranks = dtp_plan_expert_replicas(l->plan, l->cluster),
+                                          .shards = dtp_plan_expert_shard_ranks(l->cluster, l->plan),
+                                          .grads = DTP_NO_BUFFER};
+    for (int i = 0; i < FAMILIES; i++)
+        ipg->of[i].partition = dtp_divide_up(ipg->of[i].elements, ipg->of[i].shards);
+}
+
+/* Of the rank, in all families. */
+static uint64_t partition_of(const struct dtp_lower_ipg *ipg)
+{
+    return ipg->of[OF_ALL].partition + ipg->of[OF_EXPERTS].partition;
+}
+
+static enum dtp_stream reduction_stream(const struct dtp_lowering *l)
+{
+    return l->plan->deepspeed.overlap_comm ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
+}
+
+/* The partition's gradients, which the first reduction makes and the step lets go. */
+static void describe_bucket(struct dtp_lowering *l, struct dtp_live_bucket *out)
+{
+    struct dtp_lower_ipg *ipg = ipg_of(l);
+    uint64_t kept = l->plan->strategy == DTP_ZERO2 ? l->bytes.grads * ipg->of[OF_ALL].partition : 0;
+    *out = (struct dtp_live_bucket){.elements = ipg->bucket,
+                                    .element_bytes = l->bytes.reduce,
+                                    .kept_bytes = (int64_t)kept,
+                                    .pool = reduction_stream(l)};
+    ipg->of[OF_ALL].grads = dtp_lower_buffer(l, "gradients of the partition", DTP_OWNER_GRADS, out->pool, kept, false);
+}
+
 static enum dtp_status make(struct dtp_lowering *l)
 {
     struct dtp_lower_ipg *ipg = l->own = calloc(1, sizeof *ipg);
     if (!ipg)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    ipg->elements = l->transformer->layers * l->block.trained_elements + l->root.trained_elements;
-    uint64_t params = l->transformer->layers * l->block.all_bytes + l->root.all_bytes;
-    ipg->partition = dtp_divide_up(ipg->elements, l->plan->shard_group);
+    uint64_t params = 0;
+    for (uint64_t i = 0; i <= l->transformer->layers; i++)
+        params += dtp_lower_module_at(l, i)->all_bytes;
+    count_families(l, ipg);
     ipg->bucket = l->plan->deepspeed.reduce_bucket_size;
-    ipg->bucket_buffer[0] = ipg->bucket_buffer[1] = ipg->oversized = ipg->grads = DTP_NO_BUFFER;
+    ipg->bucket_buffer[0] = ipg->bucket_buffer[1] = ipg->oversized = DTP_NO_BUFFER;
     struct dtp_module_state *all = whole(l);
     all->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, params, true);
     all->moments = (struct dtp_lower_moments){DTP_NO_BUFFER, 0};
     if (l->plan->offload == DTP_OFFLOAD_NONE)
-        dtp_lower_add_moments(l, &all->moments, ipg->partition);
+        dtp_lower_add_moments(l, &all->moments, partition_of(ipg));
     else
-        dtp_lower_host_make(l, ipg->partition, dtp_lower_largest_tensor(l));
+        dtp_lower_host_make(l, partition_of(ipg), dtp_lower_largest_tensor(l));
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
         l->state[layer].params = all->params;
+    struct family *experts = &ipg->of[OF_EXPERTS];
     if (l->data_ranks > 1)
-        ipg->group = dtp_lower_data_group(l, l->data_ranks, 1);
+        ipg->of[OF_ALL].group = experts->group = dtp_lower_data_group(l, l->data_ranks, 1);
+    if (experts->elements && l->plan->ep > 1 && experts->ranks > 1)
+        experts->group =
+            dtp_program_add_group(l->program, (struct dtp_program_group){(uint32_t)experts->ranks, l->plan->ep});
+    if (l->role.fills)
+        describe_bucket(l, &l->role.fills->bucket);
     return DTP_OK;
 }
 
@@ -68,11 +144,6 @@ static void release(struct dtp_lowering *l)
 
 /* ---- reduction --------------------------------------------------------------------------------------------------- */
 
-static enum dtp_stream reduction_stream(const struct dtp_lowering *l)
-{
-    return l->plan->deepspeed.overlap_comm ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
-}
-
 static void open_buckets(struct dtp_lowering *l)
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
@@ -82,7 +153,8 @@ static void open_buckets(struct dtp_lowering *l)
         ipg->bucket_buffer[i] =
             dtp_draft_new(l, &draft, "reduction bucket", DTP_OWNER_REDUCE, l->bytes.reduce * ipg->bucket, 0);
     dtp_draft_end(l, &draft);
-    ipg->filled = ipg->reduced = 0;
+    for (int i = 0; i < FAMILIES; i++)
+        ipg->of[i].filled = ipg->of[i].reduced = 0;
     ipg->current = 0;
 }
 
@@ -113,10 +185,10 @@ static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
         dtp_draft_new(l, &draft, "flattened bucket", DTP_OWNER_REDUCE, l->bytes.reduce * elements, DTP_WRITE);
     if (ipg_of(l)->oversized.index != DTP_NO_INDEX)
         dtp_draft_use(&draft, ipg_of(l)->oversized,
-                      l->plan->strategy == DTP_ZERO1 ? DTP_READ : DTP_READ | DTP_FREE | DTP_DEFER);
+                      ipg_of(l)->oversized_goes ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
     else
         dtp_draft_use(&draft, ipg_of(l)->bucket_buffer[ipg_of(l)->current], DTP_READ);
-    ipg_of(l)->oversized = DTP_NO_BUFFER;
+    ipg_of(l)->oversized = DTP_NO_BUFFER; /* one of either family alone */
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.reduce * elements), 1);
     dtp_draft_end(l, &draft);
@@ -124,14 +196,13 @@ static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
 }
 
 /* Own slices go where they rest; stage 1's gradients stand beside and take them. */
-static void keep_slices(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t elements)
+static void keep_slices(struct dtp_lowering *l, struct family *of, dtp_buffer_id flat)
 {
-    struct dtp_lower_ipg *ipg = ipg_of(l);
-    uint64_t ranks = l->plan->shard_group;
+    uint64_t ranks = of->shards, elements = of->filled;
     struct dtp_draft draft;
     if (l->plan->offload != DTP_OFFLOAD_NONE) {
         dtp_lower_host_gradients(l, reduction_stream(l), flat,
-                                 dtp_divide_up(ipg->reduced + elements, ranks) - dtp_divide_up(ipg->reduced, ranks));
+                                 dtp_divide_up(of->reduced + elements, ranks) - dtp_divide_up(of->reduced, ranks));
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "flattened bucket");
         draft.op.stream = reduction_stream(l);
         dtp_draft_use(&draft, flat, DTP_FREE);
@@ -140,61 +211,87 @@ static void keep_slices(struct dtp_lowering *l, dtp_buffer_id flat, uint64_t ele
     }
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "slices of the partition");
     draft.op.stream = reduction_stream(l);
-    if (ipg->grads.index != DTP_NO_INDEX)
-        dtp_draft_use(&draft, ipg->grads, DTP_UPDATE);
+    if (of->grads.index != DTP_NO_INDEX)
+        dtp_draft_use(&draft, of->grads, DTP_UPDATE);
     else if (l->plan->strategy == DTP_ZERO2)
-        ipg->grads = dtp_draft_new(l, &draft, "gradients of the partition", DTP_OWNER_GRADS,
-                                   l->bytes.grads * ipg->partition, DTP_WRITE);
+        of->grads = dtp_draft_new(l, &draft, "gradients of the partition", DTP_OWNER_GRADS,
+                                  l->bytes.grads * of->partition, DTP_WRITE);
     dtp_draft_use(&draft, flat, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->bytes.reduce) * elements) / (double)ranks, 1);
     dtp_draft_end(l, &draft);
 }
 
-static void reduce_bucket(struct dtp_lowering *l, uint64_t elements)
+static void reduce_family(struct dtp_lowering *l, struct family *of)
 {
-    struct dtp_lower_ipg *ipg = ipg_of(l);
-    uint64_t gpus = l->data_ranks, before = ipg->reduced * l->bytes.reduce, bytes = elements * l->bytes.reduce;
-    await(l);
-    dtp_buffer_id flat = flatten(l, elements);
-    if (gpus > 1) {
+    uint64_t before = of->reduced * l->bytes.reduce, bytes = of->filled * l->bytes.reduce;
+    dtp_buffer_id flat = flatten(l, of->filled);
+    if (of->ranks > 1) {
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_ALL_REDUCE, "bucket");
         draft.op.stream = reduction_stream(l);
-        draft.op.group = ipg->group;
+        draft.op.group = of->group;
         dtp_draft_use(&draft, flat, DTP_UPDATE);
-        draft.op.demand.sent_bytes = 2 * (double)(dtp_lower_ring(before + bytes, gpus) - dtp_lower_ring(before, gpus));
+        draft.op.demand.sent_bytes =
+            2 * (double)(dtp_lower_ring(before + bytes, of->ranks) - dtp_lower_ring(before, of->ranks));
         draft.op.demand.bytes = (double)bytes;
         dtp_draft_end(l, &draft);
     }
-    keep_slices(l, flat, elements);
-    ipg->reduced += elements;
-    ipg->filled = 0;
+    keep_slices(l, of, flat);
+    of->reduced += of->filled;
+    of->filled = 0;
+}
+
+static uint64_t filled(const struct dtp_lower_ipg *ipg)
+{
+    return ipg->of[OF_ALL].filled + ipg->of[OF_EXPERTS].filled;
+}
+
+static void reduce_bucket(struct dtp_lowering *l)
+{
+    struct dtp_lower_ipg *ipg = ipg_of(l);
+    await(l);
+    for (int i = 0; i < FAMILIES; i++) {
+        struct family *of = &ipg->of[(ipg->first + i) % FAMILIES];
+        if (of->filled)
+            reduce_family(l, of);
+    }
     ipg->current ^= l->plan->deepspeed.overlap_comm ? 1u : 0u;
 }
 
-/* A gradient into the bucket, which is reduced before if that would overflow it. Stage 1 keeps the tensor, of which
- * earlier micro-steps' sums are one. */
-static void into_bucket(struct dtp_lowering *l, int part)
+/* A gradient of so many elements of a tensor into the bucket, which is reduced before if that would overflow it. */
+static void take_gradient(struct dtp_lowering *l, int part, dtp_buffer_id source, uint64_t elements, bool frees)
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
+    const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
+    if (l->role.fills)
+        dtp_live_runs_fill(l->role.fills, elements);
+    else if (filled(ipg) && filled(ipg) + elements > ipg->bucket)
+        reduce_bucket(l);
+    ipg->first = filled(ipg) ? ipg->first : family_of(l, part);
+    ipg->of[family_of(l, part)].filled += elements;
+    if (elements > ipg->bucket) {
+        ipg->oversized = source;
+        ipg->oversized_goes = frees;
+        return;
+    }
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, module->gradient_name[part]);
+    dtp_draft_use(&draft, ipg->bucket_buffer[ipg->current], DTP_WRITE);
+    dtp_draft_use(&draft, source, frees ? DTP_READ | DTP_FREE : DTP_READ);
+    dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->bytes.reduce) * elements), 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* Stage 1 keeps the tensor, of which earlier micro-steps' sums are one. Experts that are modules have a tensor each. */
+static void into_bucket(struct dtp_lowering *l, int part)
+{
     struct dtp_module_state *state = dtp_lower_state(l);
     const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
-    bool keeps = l->plan->strategy == DTP_ZERO1;
+    bool keeps = l->plan->strategy == DTP_ZERO1, apart = family_of(l, part) == OF_EXPERTS && l->matrix[part].apart;
     dtp_buffer_id *source = keeps ? &state->kept[part] : &state->gradient[part];
-    uint64_t elements = module->elements[part];
-    if (ipg->filled && ipg->filled + elements > ipg->bucket)
-        reduce_bucket(l, ipg->filled);
-    ipg->filled += elements;
-    if (elements > ipg->bucket) {
-        ipg->oversized = *source;
-    } else {
-        struct dtp_draft draft;
-        dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, module->gradient_name[part]);
-        dtp_draft_use(&draft, ipg->bucket_buffer[ipg->current], DTP_WRITE);
-        dtp_draft_use(&draft, *source, keeps ? DTP_READ : DTP_READ | DTP_FREE);
-        dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->bytes.reduce) * elements), 1);
-        dtp_draft_end(l, &draft);
-    }
+    uint64_t tensors = apart ? l->matrix[part].groups : 1;
+    for (uint64_t i = 0; i < tensors; i++)
+        take_gradient(l, part, *source, module->elements[part] / tensors, !keeps && i == tensors - 1);
     if (!keeps)
         *source = DTP_NO_BUFFER;
 }
@@ -217,8 +314,10 @@ static bool gradient_rests(const struct dtp_lowering *l)
 static void close_buckets(struct dtp_lowering *l)
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
-    if (ipg->filled)
-        reduce_bucket(l, ipg->filled);
+    if (l->role.fills)
+        dtp_live_runs_fill(l->role.fills, DTP_LIVE_FLUSH);
+    else if (filled(ipg))
+        reduce_bucket(l);
     struct dtp_draft draft;
     await(l);
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "reduction bucket");
@@ -277,8 +376,10 @@ static void free_gradients(struct dtp_lowering *l)
 {
     struct dtp_draft partition;
     dtp_draft_begin(l, &partition, DTP_OP_FREE, "zero_grad");
-    dtp_draft_use(&partition, ipg_of(l)->grads, DTP_FREE);
-    ipg_of(l)->grads = DTP_NO_BUFFER;
+    for (int i = 0; i < FAMILIES; i++) {
+        dtp_draft_use(&partition, ipg_of(l)->of[i].grads, DTP_FREE);
+        ipg_of(l)->of[i].grads = DTP_NO_BUFFER;
+    }
     if (partition.operand_count)
         dtp_draft_end(l, &partition);
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
@@ -293,21 +394,21 @@ static void free_gradients(struct dtp_lowering *l)
     }
 }
 
-static void device_update(struct dtp_lowering *l)
+/* Group after group: its gradients in fp32 are gone before the next one's are made. */
+static void device_update(struct dtp_lowering *l, const struct family *of)
 {
-    struct dtp_lower_ipg *ipg = ipg_of(l);
     struct dtp_module_state *all = whole(l);
     bool casts = l->bytes.grads < 4;
     struct dtp_draft draft;
-    dtp_buffer_id wide = ipg->grads;
+    dtp_buffer_id wide = of->grads;
     if (casts) {
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "gradients of the partition");
-        wide = dtp_draft_new(l, &draft, "gradients in fp32", DTP_OWNER_WORKSPACE, 4 * ipg->partition, DTP_WRITE);
-        dtp_draft_use(&draft, ipg->grads, DTP_READ);
-        dtp_draft_memory(l, &draft, (double)((l->bytes.grads + 4) * ipg->partition), 1);
+        wide = dtp_draft_new(l, &draft, "gradients in fp32", DTP_OWNER_WORKSPACE, 4 * of->partition, DTP_WRITE);
+        dtp_draft_use(&draft, of->grads, DTP_READ);
+        dtp_draft_memory(l, &draft, (double)((l->bytes.grads + 4) * of->partition), 1);
         dtp_draft_end(l, &draft);
     }
-    dtp_lower_update(l, all->params, all->moments, &wide, 1, ipg->partition);
+    dtp_lower_update(l, all->params, all->moments, &wide, 1, of->partition);
     if (casts) {
         dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradients in fp32");
         dtp_draft_use(&draft, wide, DTP_FREE);
@@ -315,28 +416,41 @@ static void device_update(struct dtp_lowering *l)
     }
 }
 
-static void step(struct dtp_lowering *l)
+static void gather_weights(struct dtp_lowering *l, const struct family *of)
 {
-    struct dtp_lower_ipg *ipg = ipg_of(l);
-    struct dtp_module_state *all = whole(l);
-    uint64_t gpus = l->data_ranks;
     struct dtp_draft draft;
-    if (l->plan->offload == DTP_OFFLOAD_NONE)
-        device_update(l);
-    else
-        dtp_lower_host_update(l, all->params);
-    free_gradients(l);
-    if (gpus == 1)
+    if (of->ranks == 1)
         return;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "updated weights");
-    draft.op.group = ipg->group;
-    dtp_draft_use(&draft, all->params, DTP_UPDATE);
-    draft.op.demand.sent_bytes = (double)dtp_lower_ring(l->bytes.params * ipg->elements, gpus);
-    draft.op.demand.bytes = (double)(l->bytes.params * ipg->elements);
+    draft.op.group = of->group;
+    dtp_draft_use(&draft, whole(l)->params, DTP_UPDATE);
+    draft.op.demand.sent_bytes = (double)dtp_lower_ring(l->bytes.params * of->elements, of->ranks);
+    draft.op.demand.bytes = (double)(l->bytes.params * of->elements);
     dtp_draft_end(l, &draft);
 }
 
+static void step(struct dtp_lowering *l)
+{
+    struct dtp_lower_ipg *ipg = ipg_of(l);
+    if (l->plan->offload != DTP_OFFLOAD_NONE)
+        dtp_lower_host_update(l, whole(l)->params);
+    for (int i = 0; i < FAMILIES && l->plan->offload == DTP_OFFLOAD_NONE; i++)
+        if (ipg->of[i].elements)
+            device_update(l, &ipg->of[i]);
+    free_gradients(l);
+    for (int i = 0; i < FAMILIES; i++)
+        if (ipg->of[i].elements)
+            gather_weights(l, &ipg->of[i]);
+}
+
+/* On the host the partition is another matter, and experts fill a partition of their own. */
+static bool fills(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return plan->offload == DTP_OFFLOAD_NONE && !transformer->experts;
+}
+
 const struct dtp_lower_hooks dtp_lower_zero12 = {
+    .fills = fills,
     .make = make,
     .release = release,
     .begin_backward = begin_backward,

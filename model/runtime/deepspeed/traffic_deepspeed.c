@@ -2,9 +2,41 @@
 #include "runtime/deepspeed/deepspeed_hooks.h"
 
 #include "base/bytes.h"
+#include "net/layer_kind.h"
+#include "plan/slice.h"
 #include "runtime/deepspeed/zeropp.h"
 #include "runtime/deepspeed/deepspeed_buckets.h"
 #include "runtime/deepspeed/traffic_fetches.h"
+
+/* Of experts, which ranks with the same ones sum and gather among themselves. */
+static uint64_t expert_elements(const struct dtp_traffic *job)
+{
+    const struct dtp_transformer *t = job->transformer;
+    struct dtp_transformer own = dtp_plan_own_experts(t, job->plan);
+    struct dtp_layer_kind kind;
+    uint64_t elements = 0;
+    if (!t->experts)
+        return 0;
+    dtp_layer_kind_of(&own, DTP_LAYER_EXPERTS, job->plan->fused_qkv, job->plan->fused_gate_up, &kind);
+    for (int i = 0; i < kind.matrices; i++)
+        elements += kind.matrix[i].expert ? kind.matrix[i].groups * kind.matrix[i].out * kind.matrix[i].in : 0;
+    return elements * dtp_transformer_expert_layers(t, t->layers);
+}
+
+static void add_experts(struct dtp_traffic *job, uint64_t elements, uint64_t buckets)
+{
+    const struct dtp_plan *plan = job->plan;
+    uint64_t same = dtp_plan_expert_replicas(plan, job->cluster);
+    uint64_t summed = dtp_bytes_product(job->reductions, 2 * dtp_traffic_ring(elements * job->bytes.reduce, same));
+    uint64_t gathered = dtp_traffic_ring(elements * job->bytes.params, same);
+    const struct dtp_scales of[DTP_COLLECTIVE_COUNT] = {
+        [DTP_ALL_REDUCE] = {summed, job->reductions * buckets}, [DTP_ALL_GATHER] = {gathered, 1}};
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT && same > 1; i++) {
+        if (plan->ep > 1 && of[i].count)
+            job->out->experts[i] = of[i];
+        dtp_traffic_add(job, (enum dtp_collective)i, of[i].bytes, of[i].count, same, plan->ep);
+    }
+}
 
 /* DeepSpeed stages 1 and 2 all-reduce gradients by default even where a reduce-scatter would do
  * (use_multi_rank_bucket_allreduce), stage 2 in every micro-step whatever no_sync says; one blocking all-gather of the
@@ -15,12 +47,15 @@ static void stages_1_and_2(struct dtp_traffic *job)
     uint64_t gpus = job->cluster->gpus;
     uint64_t reductions = job->reductions;
     bool one = job->plan->deepspeed.bf16_optimizer; /* all sums together */
+    const struct dtp_bucket_count buckets = dtp_buckets_count(job->transformer, job->plan);
+    uint64_t experts = expert_elements(job), trained = u->trained - experts;
+    if (experts)
+        add_experts(job, experts, buckets.experts);
     dtp_traffic_add(job, DTP_ALL_REDUCE,
-                    dtp_bytes_product(reductions, 2 * dtp_traffic_ring(u->trained * job->bytes.reduce, gpus)),
-                    reductions * (one ? 1 : dtp_buckets_count(job->transformer, job->plan)), gpus, 1);
+                    dtp_bytes_product(reductions, 2 * dtp_traffic_ring(trained * job->bytes.reduce, gpus)),
+                    reductions * (one ? 1 : buckets.others), gpus, 1);
     if (job->plan->strategy != DTP_DDP)
-        dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->trained * job->bytes.params, u->ranks), 1, u->ranks,
-                        1);
+        dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(trained * job->bytes.params, u->ranks), 1, u->ranks, 1);
 }
 
 /* Weights in the compute dtype, or as int8 and their scales, which are a collective of their own. */
@@ -78,7 +113,7 @@ static void stage_3(struct dtp_traffic *job, const struct dtp_zero3_counts *fetc
     }
     dtp_traffic_add(job, DTP_REDUCE_SCATTER,
                     dtp_bytes_product(steps, u->trained_shard * job->bytes.reduce * (u->ranks - 1)),
-                    steps * dtp_buckets_count(job->transformer, job->plan), u->ranks, 1);
+                    steps * dtp_buckets_count(job->transformer, job->plan).others, u->ranks, 1);
 }
 
 /* ZeRO-Offload: fp32 gradients of the partition down at the last micro-step, updated weights up; in the model's dtype,
