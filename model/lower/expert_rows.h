@@ -111,7 +111,7 @@ static inline dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buff
     dtp_backward_beside_exchange(b, exchange);
     if (exchange == DTP_EXCHANGE_DISPATCH)
         dtp_lower_host_around_experts(l);
-    if (stays(b, gradient))
+    if (dtp_plan_sends_tokens(l->plan) && stays(b, gradient))
         return made;
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of rows");
     dtp_draft_use(&draft, gradient, DTP_FREE);
