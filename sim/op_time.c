@@ -120,7 +120,8 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .loop_launch_s = collective_launch_s(cluster, execution), /* a plain launch too */
         .call_s = {[DTP_HOST_GROUP] = dtp_calibration.split_group_s,
                    [DTP_HOST_HOOK] = dtp_calibration.unit_hooks_s,
-                   [DTP_HOST_EXCHANGE] = dtp_calibration.expert_exchange_s},
+                   [DTP_HOST_EXCHANGE] = execution->issuer == DTP_ISSUER_MEGATRON ? dtp_calibration.megatron_experts_s
+                                                                                  : dtp_calibration.expert_exchange_s},
         .group_count = dtp_program_group_count(program),
         .program = program,
         .ops = dtp_program_ops(program),

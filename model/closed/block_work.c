@@ -437,9 +437,9 @@ static void count_fused_launches(const struct dtp_transformer *t, const struct d
     work->backward_kernels = 17 + (rope ? 3 : 0) + (biased ? 4 : 0);
     work->root_kernels = 11;
     if (block->experts) { /* router's matmul and kernels, rows there and back, gate apart; splits and all-to-alls */
-        uint32_t apart = block->packs_up ? 0 : 1;
-        work->forward_kernels += 1 + 6 + 2 + apart + (block->exchanged ? 10 : 0);
-        work->backward_kernels += 2 + 4 + 2 + 2 * apart + (block->exchanged ? 4 : 0);
+        uint32_t apart = block->packs_up ? 0 : 1, copied = dtp_plan_sends_tokens(plan) ? 0 : 2;
+        work->forward_kernels += 1 + 6 + copied + apart + (block->exchanged ? 10 : 0);
+        work->backward_kernels += 2 + 4 + copied + 2 * apart + (block->exchanged ? 4 : 0);
         work->forward_kernels += plan->megatron.unfused_permute ? 11 : 0; /* a sort, and zeros of the sum */
         work->forward_kernels += plan->megatron.capacity_factor > 0 ? 8 : 0;
         work->forward_kernels -= block->exchanged && plan->megatron.pad_to_capacity ? 5 : 0; /* splits */

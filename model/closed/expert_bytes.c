@@ -16,13 +16,14 @@ double dtp_added_by_index(const struct dtp_counted *c)
     return c->plan->megatron.unfused_permute ? (2 * k + 1) * c->w * c->h : 0;
 }
 
-/* Where rows are weighed within the activation: each token's row is read or written once for its k, or as
- * lower_experts.c has it unfused; rows of experts elsewhere are put in order both ways. */
+/* Where rows are weighed within the activation: each token's row is read or written once for its k, as lower_experts.c
+ * has it unfused, or not at all where exchanges do; rows of experts elsewhere are put in order both ways. */
 static struct dtp_moved weighing_moved(const struct dtp_counted *c, enum dtp_layer_operator_kind kind, double came)
 {
     const struct dtp_layer_kind *b = c->block;
     double k = (double)b->experts_per_token * dtp_plan_padded_rows(c->plan);
-    double once = (k + 1) * c->w * c->h, ordered = came * 2 * c->w * k * c->h;
+    double read = 1 + dtp_plan_expert_arriving_part(c->plan, b->experts_per_token);
+    double once = dtp_plan_sends_tokens(c->plan) ? 0 : (k + 1) * c->w * c->h, ordered = came * read * c->w * k * c->h;
     double sum = 3 * c->w * c->h, rows = (b->exchanged ? came : 1) * k;
     double added = once, sorting = 0;
     if (c->plan->megatron.unfused_permute) {

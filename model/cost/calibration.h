@@ -51,6 +51,7 @@ const char *dtp_constant_kind_text(enum dtp_constant_kind kind);
     X(VTRAIN, "github:VIA-Research/vTrain")                                                                            \
     X(BIGSCIENCE, "github:bigscience-workshop/bigscience")                                                             \
     X(LLMQ, "github:IST-DASLab/llmq")                                                                                  \
+    X(MEGATRON_LM, "github:NVIDIA/Megatron-LM")                                                                        \
     X(NANOTRON, "github:gkarfakis19/Rapid-LLM")                                                                        \
     X(OWN_TORCH, "measured with PyTorch")
 enum dtp_run_source {

@@ -31,6 +31,14 @@ static inline double received(const struct dtp_lowering *l)
     return l->tensors.received / l->tensors.sent;
 }
 
+/* Bytes of a token's rows that are put from the order of ranks into that of experts, or back: as many are read as
+ * written, but for tokens whose rows for several experts of a rank came as one. */
+static inline double ordered_bytes(const struct dtp_lowering *l)
+{
+    struct rows r = rows_of(l);
+    return received(l) * (1 + l->tensors.arriving) * r.c * r.k * r.h;
+}
+
 /* Megatron-Core's way. */
 static inline bool weighs(const struct dtp_lowering *l)
 {
@@ -79,10 +87,15 @@ static inline void let_go(const struct pass *pass, enum dtp_layer_tensor tensor)
     drop(pass, tensor);
 }
 
+/* Whether another still reads the gradient. */
+static inline bool stays(const struct dtp_block_backward *b, dtp_buffer_id gradient)
+{
+    return gradient.index == b->l->flight->gradient.index || dtp_backward_shared(b, gradient);
+}
+
 static inline void use_and_let_go(const struct dtp_block_backward *b, struct dtp_draft *draft, dtp_buffer_id gradient)
 {
-    bool stays = gradient.index == b->l->flight->gradient.index || dtp_backward_shared(b, gradient);
-    dtp_draft_use(draft, gradient, stays ? DTP_READ : DTP_READ | DTP_FREE);
+    dtp_draft_use(draft, gradient, stays(b, gradient) ? DTP_READ : DTP_READ | DTP_FREE);
 }
 
 /* The gradient of what an all-to-all returned is exchanged the other way. */
@@ -96,6 +109,10 @@ static inline dtp_buffer_id exchange_back(struct dtp_block_backward *b, dtp_buff
     dtp_draft_use(&draft, gradient, DTP_READ);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
     dtp_backward_beside_exchange(b, exchange);
+    if (exchange == DTP_EXCHANGE_DISPATCH)
+        dtp_lower_host_around_experts(l);
+    if (dtp_plan_sends_tokens(l->plan) && stays(b, gradient))
+        return made;
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of rows");
     dtp_draft_use(&draft, gradient, DTP_FREE);
     dtp_draft_end(l, &draft);

@@ -54,13 +54,27 @@ void dtp_lower_exchange_rows(struct dtp_lowering *l, struct dtp_draft *draft, ui
     l->awaited = beside ? l->awaited : exchanged;
 }
 
+/* Megatron's modules around experts elsewhere are Python of their own beyond the kernels that they launch (the
+ * dispatcher, its autograd functions, Transformer Engine's grouped linear), once each way and layer. */
+void dtp_lower_host_around_experts(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    if (!l->tensors.kind.weighs_rows || dtp_plan_replays_all(l->plan))
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_EXCHANGE, "");
+    draft.op.demand.kernels = 1;
+    dtp_draft_end(l, &draft);
+}
+
 /* How many rows go where: 8 bytes an expert, summed by ranks and copied to the host, which waits. */
 void dtp_lower_read_splits(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
     uint64_t bytes = 8 * l->tensors.kind.experts;
-    if (l->plan->megatron.pad_to_capacity || l->tensors.kind.slots_rows) /* all are known */
+    if (l->plan->megatron.pad_to_capacity || l->tensors.kind.slots_rows) { /* all are known */
+        dtp_lower_host_around_experts(l);
         return;
+    }
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "splits");
     dtp_buffer_id splits = dtp_draft_new(l, &draft, "splits", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE);
     dtp_lower_exchange_rows(l, &draft, bytes);
@@ -77,6 +91,7 @@ void dtp_lower_read_splits(struct dtp_lowering *l)
     draft.op.stream = DTP_STREAM_HOST;
     dtp_draft_after(&draft, copied);
     dtp_draft_end(l, &draft);
+    dtp_lower_host_around_experts(l);
 }
 
 static bool beside(const struct pass *pass, int index, enum dtp_exchange exchange)

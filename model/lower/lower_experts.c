@@ -24,6 +24,12 @@
  * these few are not counted), what experts return is put into zeros, a row longer than what is sent back, and rows in
  * fp32 times their weights are a tensor that is summed.
  *
+ * Its flex dispatchers (DeepEP, HybridEP) read a token's row where it lies, send it once to each rank that has experts
+ * of it, and add up what comes back: nothing is put side by side by ranks on the way there, nor added up behind the way
+ * back (dispatch_preprocess and combine_postprocess of MoEFlexTokenDispatcher have no kernels over rows). What came, a
+ * row for each token that has any of the rank's experts, is written for each of these, and what they return added up to
+ * such rows before it goes back (permute and unpermute of _DeepepManager, HybridEP's own kernels); gradients likewise.
+ *
  * Which of these tensors autograd saves follows from derivatives.yaml: softmax its result, topk and the indexing their
  * indices, the batched matmul both inputs, so that results stand in fp32 until backward. Bytes are reads and writes of
  * a token, kernel by kernel. */
@@ -116,20 +122,24 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
+    bool copies = missing(pass, DTP_TENSOR_SENT);
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_PERMUTE, "by ranks");
-    make(pass, &draft, DTP_TENSOR_SENT);
-    read(pass, &draft, dtp_layer_first(op->reads), false);
-    read(pass, &draft, DTP_TENSOR_ROUTES, false);
-    draft_by_experts(l, &draft);
-    dtp_draft_end(l, &draft);
+    if (copies) {
+        dtp_draft_begin(l, &draft, DTP_OP_PERMUTE, "by ranks");
+        make(pass, &draft, DTP_TENSOR_SENT);
+        read(pass, &draft, dtp_layer_first(op->reads), false);
+        read(pass, &draft, DTP_TENSOR_ROUTES, false);
+        draft_by_experts(l, &draft);
+        dtp_draft_end(l, &draft);
+    }
     dtp_lower_read_splits(l);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "dispatch");
     make(pass, &draft, DTP_TENSOR_RECEIVED);
-    read(pass, &draft, DTP_TENSOR_SENT, false);
+    read(pass, &draft, copies ? DTP_TENSOR_SENT : dtp_layer_first(op->reads), false);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
     dtp_forward_beside_exchange(pass, DTP_EXCHANGE_DISPATCH);
-    let_go(pass, DTP_TENSOR_SENT);
+    if (copies)
+        let_go(pass, DTP_TENSOR_SENT);
     dtp_buffer_id gathered = dtp_lower_gather_expert_rows(l, pass->module->tensor[DTP_TENSOR_RECEIVED]);
     if (gathered.index != DTP_NO_INDEX)
         let_go(pass, DTP_TENSOR_RECEIVED);
@@ -142,7 +152,7 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
         dtp_draft_new(l, &draft, "rows and one of zeros", DTP_OWNER_WORKSPACE,
                       l->tensor_bytes[DTP_TENSOR_RECEIVED] + l->compute * l->tensors.kind.hidden,
                       DTP_UPDATE | DTP_FREE);
-    draft_eager(l, &draft, received(l) * ((stacks(l) ? 4 : 2) * r.c * r.k * r.h + 8 * 8 * r.k), weighs(l) ? 2 : 16);
+    draft_eager(l, &draft, (stacks(l) ? 2 : 1) * ordered_bytes(l) + received(l) * 8 * 8 * r.k, weighs(l) ? 2 : 16);
     dtp_draft_end(l, &draft);
 }
 
@@ -193,7 +203,7 @@ static void give_back(const struct pass *pass)
         make(pass, &draft, DTP_TENSOR_RETURNING);
     read(pass, &draft, DTP_TENSOR_EXPERT_DOWN, false);
     read(pass, &draft, DTP_TENSOR_PLACES, false);
-    draft_eager(l, &draft, received(l) * 2 * r.c * r.k * r.h, 1);
+    draft_eager(l, &draft, ordered_bytes(l), 1);
     if (!weighs(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
     dtp_draft_end(l, &draft);
@@ -201,7 +211,7 @@ static void give_back(const struct pass *pass)
         let_go(pass, DTP_TENSOR_EXPERT_DOWN);
     dtp_buffer_id summed = dtp_lower_sum_expert_rows(l, pass->module->tensor[DTP_TENSOR_RETURNING]);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "combine");
-    make(pass, &draft, DTP_TENSOR_RETURNED);
+    make(pass, &draft, l->tensor_bytes[DTP_TENSOR_RETURNED] ? DTP_TENSOR_RETURNED : DTP_TENSOR_DOWN);
     dtp_draft_use(&draft, summed, DTP_READ);
     if (summed.index == DTP_NO_INDEX)
         read(pass, &draft, DTP_TENSOR_RETURNING, false);
@@ -229,29 +239,35 @@ static void by_tokens(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
-/* A token's k rows read and their sum written, with what shared experts add: 3 c h, and its weight 2 c h. */
+/* A token's k rows read and their sum written, unless that came; with what shared experts add: 3 c h, and its weight 2
+ * c h. */
 static void add_rows(const struct pass *pass, const struct dtp_layer_operator *op)
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
     bool shared = op->reads & DTP_TENSOR_BIT(SHARED_DOWN), weighed = op->reads & DTP_TENSOR_BIT(SHARED_WEIGHT);
+    bool added = exists(pass, DTP_TENSOR_DOWN), apart = added || unfused(l);
     struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "");
-    make(pass, &draft, DTP_TENSOR_DOWN);
-    read(pass, &draft, l->tensors.kind.exchanged ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
-    read(pass, &draft, DTP_TENSOR_ROUTES, false);
-    if (unfused(l)) {
+    if (!added) {
+        dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "");
+        make(pass, &draft, DTP_TENSOR_DOWN);
+        read(pass, &draft, l->tensors.kind.exchanged ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
+        read(pass, &draft, DTP_TENSOR_ROUTES, false);
+    }
+    if (!added && unfused(l)) {
         draft_sum_by_index(l, &draft);
         dtp_draft_end(l, &draft);
-        if (!shared)
-            return;
+    }
+    if (apart && !shared)
+        return;
+    if (apart) {
         dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "shared experts");
         dtp_draft_use(&draft, pass->module->tensor[DTP_TENSOR_DOWN], DTP_UPDATE);
     }
     read(pass, &draft, DTP_TENSOR_SHARED_DOWN, true);
     read(pass, &draft, DTP_TENSOR_SHARED_WEIGHT, true);
-    draft_eager(l, &draft, (unfused(l) ? 0 : row_bytes_moved(l)) + ((shared ? 3 : 0) + (weighed ? 2 : 0)) * r.c * r.h,
-                (unfused(l) ? 0 : 1u) + (shared ? 1u : 0) + (weighed ? 2u : 0));
+    draft_eager(l, &draft, (apart ? 0 : row_bytes_moved(l)) + ((shared ? 3 : 0) + (weighed ? 2 : 0)) * r.c * r.h,
+                (apart ? 0 : 1u) + (shared ? 1u : 0) + (weighed ? 2u : 0));
     dtp_draft_end(l, &draft);
 }
 
@@ -394,6 +410,18 @@ void dtp_backward_shared_experts(struct dtp_block_backward *b, dtp_buffer_id gra
     dtp_draft_end(l, &draft);
 }
 
+/* Of rows that come to the rank, and of those that it returns. */
+static uint64_t arriving_bytes(const struct dtp_lowering *l)
+{
+    return (uint64_t)ceil((double)dtp_layer_crossed(&l->tensors, row_bytes(l)) * l->tensors.arriving);
+}
+
+static dtp_buffer_id weight_gradient(struct dtp_block_backward *b, struct dtp_draft *draft)
+{
+    return dtp_backward_workspace(b->l, draft, "router weight gradient",
+                                  local_bytes(b->l, 4 * b->l->tensors.kind.experts_per_token), DTP_WRITE);
+}
+
 /* A token's gradient for each of its rows; those of their weights, which activations multiply by, are small. */
 static dtp_buffer_id spread_gradient(struct dtp_block_backward *b, dtp_buffer_id gradient, const char *name)
 {
@@ -402,8 +430,7 @@ static dtp_buffer_id spread_gradient(struct dtp_block_backward *b, dtp_buffer_id
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, name);
     dtp_buffer_id made =
         dtp_backward_workspace(l, &draft, "gradient of results", dtp_layer_sent(&l->tensors, row_bytes(l)), DTP_WRITE);
-    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = dtp_backward_workspace(
-        l, &draft, "router weight gradient", local_bytes(l, 4 * l->tensors.kind.experts_per_token), DTP_WRITE);
+    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = weight_gradient(b, &draft);
     use_and_let_go(b, &draft, gradient);
     draft_eager(l, &draft, row_bytes_moved(l), 1);
     dtp_draft_end(l, &draft);
@@ -429,8 +456,10 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
     uint64_t own = row_bytes(l), came = dtp_layer_received(&l->tensors, own);
     uint64_t crossed = dtp_layer_crossed(&l->tensors, own), sent = dtp_layer_sent(&l->tensors, own);
     const char *name = l->tensors.kind.exchanged ? "rows by ranks" : "rows by experts";
-    dtp_buffer_id rows;
-    if (weighs(l)) {
+    dtp_buffer_id rows = gradient;
+    if (dtp_plan_sends_tokens(l->plan)) {
+        crossed = arriving_bytes(l);
+    } else if (weighs(l)) {
         rows = spread_gradient(b, gradient, name);
     } else {
         dtp_buffer_id wide = stacks(l) ? multiply_back(b, gradient) : weigh_back(b, gradient);
@@ -441,7 +470,7 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
         rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, DTP_EXCHANGE_COMBINE, crossed));
         if (stacks(l)) /* of a slice: zeros, and what is copied there */
             rows = rows_back(b, rows, "rows and one of zeros", came, received(l) * 3 * r.c * r.k * r.h);
-        rows = rows_back(b, rows, "rows by experts", came, received(l) * 2 * r.c * r.k * r.h);
+        rows = rows_back(b, rows, "rows by experts", came, ordered_bytes(l));
     }
     b->gradient[DTP_TENSOR_EXPERT_DOWN] = rows;
 }
@@ -452,18 +481,22 @@ static dtp_buffer_id rows_by_ranks(struct dtp_block_backward *b, dtp_buffer_id g
 {
     struct dtp_lowering *l = b->l;
     struct rows r = rows_of(l);
+    bool tokens = dtp_plan_sends_tokens(l->plan);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_PERMUTE_BACKWARD, "by ranks");
     dtp_buffer_id made =
-        dtp_backward_workspace(l, &draft, "gradient of rows", dtp_layer_received(&l->tensors, row_bytes(l)), DTP_WRITE);
+        dtp_backward_workspace(l, &draft, "gradient of rows",
+                               tokens ? arriving_bytes(l) : dtp_layer_received(&l->tensors, row_bytes(l)), DTP_WRITE);
+    if (tokens) /* they come back with the rows */
+        b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = weight_gradient(b, &draft);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, DTP_TENSOR_PLACES, DTP_READ | DTP_FREE);
-    draft_eager(l, &draft,
-                weighs(l) ? received(l) * 2 * r.c * r.k * r.h : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k),
+    draft_eager(l, &draft, weighs(l) ? ordered_bytes(l) : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k),
                 weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
     return exchange_back(b, dtp_lower_sum_gradient_rows(l, made), DTP_EXCHANGE_DISPATCH,
-                         dtp_layer_sent(&l->tensors, row_bytes(l)));
+                         tokens ? local_bytes(l, l->compute * l->tensors.kind.hidden)
+                                : dtp_layer_sent(&l->tensors, row_bytes(l)));
 }
 
 void dtp_backward_permute(struct dtp_block_backward *b)
@@ -481,6 +514,11 @@ void dtp_backward_permute(struct dtp_block_backward *b)
     if (l->tensors.kind.exchanged)
         b->gradient[DTP_TENSOR_PERMUTED] = rows_by_ranks(b, b->gradient[DTP_TENSOR_PERMUTED]);
     enum dtp_layer_tensor of = dtp_layer_first(dtp_backward_operator(b)->reads);
+    if (dtp_plan_sends_tokens(l->plan)) {
+        b->gradient[of] = dtp_backward_add(b, of, b->gradient[of], b->gradient[DTP_TENSOR_PERMUTED]);
+        b->gradient[DTP_TENSOR_PERMUTED] = DTP_NO_BUFFER;
+        return;
+    }
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_PERMUTE_BACKWARD, "");
     dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient by tokens",

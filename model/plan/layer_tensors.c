@@ -210,6 +210,11 @@ static void count_slots(struct dtp_layer_tensors *out)
     out->bytes[DTP_TENSOR_PERMUTED] *= dtp_layer_slot_copies(kind);
 }
 
+static void arriving_bytes(struct dtp_layer_tensors *out, enum dtp_layer_tensor tensor)
+{
+    out->bytes[tensor] = (uint64_t)ceil((double)out->bytes[tensor] * out->arriving);
+}
+
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
 {
     const uint64_t compute = dtp_plan_compute_bytes(plan);
@@ -238,6 +243,11 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
         out->bytes[tensor] = sent & UINT64_C(1) << tensor    ? dtp_layer_sent(out, bytes)
                              : tensor == DTP_TENSOR_RECEIVED ? dtp_layer_crossed(out, bytes)
                                                              : dtp_layer_received(out, bytes);
+    }
+    if (out->kind.exchanged && dtp_plan_sends_tokens(plan)) {
+        out->bytes[DTP_TENSOR_SENT] = out->bytes[DTP_TENSOR_RETURNED] = 0;
+        arriving_bytes(out, DTP_TENSOR_RECEIVED);
+        arriving_bytes(out, DTP_TENSOR_RETURNING);
     }
     for (uint64_t left = plan->sequence_shards > 1 ? made : 0; left; left &= left - 1)
         if (has_own_rows(&out->kind, dtp_layer_first(left)))
@@ -501,6 +511,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->kind.sinks_inside = plan->runtime->sinks_in_kernel;
     out->sent = out->kind.experts ? dtp_plan_padded_rows(plan) : 1;
     out->crossed = out->kind.exchanged ? dtp_plan_crossed_rows(plan) : 1;
+    out->arriving = out->kind.exchanged ? dtp_plan_expert_arriving_part(plan, out->kind.experts_per_token) : 1;
     out->received = out->kind.experts ? dtp_plan_expert_rows(plan) : 1;
     out->kind.dropout = plan->dropout > 0;
     out->kind.chains_norms = dtp_plan_chains_norms(transformer, plan);

@@ -27,6 +27,7 @@ struct dtp_layer_tensors {
     bool fused;              /* one kernel between matmuls, by a compiler or by the runtime's own */
     double sent;             /* rows that a rank sends, over those of its tokens (dtp_plan_padded_rows) */
     double crossed;          /* that come to the rank */
+    double arriving;         /* of these, those that do not come as one with another's of their token */
     double received;         /* that its experts get, those of ranks that have other parts of them with them */
     uint32_t gathered_ranks; /* whose keys and values are kept as they were gathered; 0: they are not */
     /* Of the model's first layer, where what it reads has no gradient, for nothing below is trained: tensors that have

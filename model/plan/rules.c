@@ -336,15 +336,22 @@ uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_
     return slices <= ranks ? (uint32_t)(ranks / slices) : 1;
 }
 
+/* Of `places`, one of which each of k experts is at with equal chance, those that have any, over k. */
+static double places_part(double places, double k)
+{
+    return places * (1 - pow(1 - 1 / places, k)) / k;
+}
+
+double dtp_plan_expert_arriving_part(const struct dtp_plan *plan, uint64_t experts_per_token)
+{
+    return dtp_plan_sends_tokens(plan) ? places_part(plan->ep, (double)experts_per_token) : 1;
+}
+
 double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_cluster *cluster,
                                  uint64_t experts_per_token)
 {
-    double k = (double)experts_per_token, ranks = plan->ep;
-    double of_node = fmin(ranks, cluster->gpus_per_node), nodes = ranks / of_node;
-    if (!plan->megatron.flex_dispatcher || plan->ep < 2)
-        return 1;
-    double places = nodes > 1 ? nodes : ranks; /* each of which one of k experts is at with equal chance */
-    return places * (1 - pow(1 - 1 / places, k)) / k;
+    double ranks = plan->ep, of_node = fmin(ranks, cluster->gpus_per_node), nodes = ranks / of_node;
+    return dtp_plan_sends_tokens(plan) ? places_part(nodes > 1 ? nodes : ranks, (double)experts_per_token) : 1;
 }
 
 uint64_t dtp_plan_expert_workspaces(const struct dtp_plan *plan, const struct dtp_gpu *gpu)

@@ -272,6 +272,15 @@ static inline double dtp_plan_expert_rows(const struct dtp_plan *plan)
 {
     return dtp_plan_crossed_rows(plan) * (plan->ep > 1 && plan->megatron.etp > 1 ? plan->megatron.etp : 1);
 }
+/* Whether exchanges read tokens' rows where they lie, once for each rank that has experts of them, and add up what
+ * comes back (MoEFlexTokenDispatcher of Megatron-Core's token_dispatcher.py: DeepEP, HybridEP). */
+static inline bool dtp_plan_sends_tokens(const struct dtp_plan *plan)
+{
+    return plan->megatron.flex_dispatcher && plan->ep > 1;
+}
+/* Of the rows that a rank's experts get, those that come to it: 1, or less where a token's come as one. Experts are as
+ * good as drawn. */
+double dtp_plan_expert_arriving_part(const struct dtp_plan *plan, uint64_t experts_per_token);
 /* Of what a token's rows are in all, the part that is sent: 1, or less where a row goes once to a rank, or once to
  * another node, that has several of the token's experts. Experts are as good as drawn. */
 double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_cluster *cluster,

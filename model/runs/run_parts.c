@@ -72,7 +72,9 @@ static uint32_t recomputed_parts(const struct dtp_run *run)
 }
 
 /* What CUDA graphs replay, as notes have it: "cuda_graph=IMPLEMENTATION:MODULES", modules joined by '+', the whole
- * iteration as either; "CUDA graphs attn+router+preprocess", without "moe_". */
+ * iteration as either; "CUDA graphs attn+router+preprocess", without "moe_"; "partial graphs (attn, moe_router)", and
+ * without a list those of Megatron-LM's recipes of that name, whose cuda_graph_scope is attn, moe_router,
+ * moe_preprocess (examples/moe_recipes, ..._partial_cg.yaml). */
 static uint32_t noted_graphs(const struct dtp_run *run)
 {
     static const struct {
@@ -85,12 +87,16 @@ static uint32_t noted_graphs(const struct dtp_run *run)
                  {"moe_preprocess", DTP_GRAPH_MOE_PREPROCESS},
                  {"preprocess", DTP_GRAPH_MOE_PREPROCESS},
                  {"full_iteration", DTP_GRAPH_FULL_ITERATION}};
-    static const char *const keys[] = {"cuda_graph=", "CUDA graphs "};
-    uint32_t set = 0;
+    static const char *const keys[] = {"cuda_graph=", "CUDA graphs ", "partial graphs ("};
+    const uint32_t routing = 1u << DTP_GRAPH_MOE_ROUTER | 1u << DTP_GRAPH_MOE_PREPROCESS;
+    const bool listed = strstr(run->notes, keys[2]);
+    uint32_t set = strstr(run->notes, "router/preprocess graphs") ? routing : 0;
+    if (!listed && (strstr(run->notes, "partial graphs") || strstr(run->notes, "partial CUDA graphs")))
+        set |= routing | 1u << DTP_GRAPH_ATTN;
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
         const char *note = strstr(run->notes, keys[k]);
-        for (note = note ? note + strlen(keys[k]) : ""; *note && *note != ';'; note += strspn(note, "+: ")) {
-            size_t length = strcspn(note, "+:; ");
+        for (note = note ? note + strlen(keys[k]) : ""; *note && *note != ';'; note += strspn(note, "+:,() ")) {
+            size_t length = strcspn(note, "+:,(); ");
             for (size_t i = 0; i < sizeof words / sizeof *words; i++)
                 if (strlen(words[i].word) == length && memcmp(words[i].word, note, length) == 0)
                     set |= 1u << words[i].module;
@@ -112,9 +118,16 @@ static void write_graphs(struct writer *w)
     set_text(w, "cuda_graph_modules", modules);
 }
 
+/* Megatron-Bridge's, by default: experts take as many rows as the mean, and are filled up to that, which goes with
+ * all-to-alls alone (training/utils/moe_token_drop.py). */
+static bool drops_tokens(const struct dtp_run *run)
+{
+    return strstr(run->notes, "token-drop MoE");
+}
+
 static bool is_flex(const struct dtp_run *run)
 {
-    return strcasestr(run->notes, "DeepEP") || strcasestr(run->notes, "HybridEP");
+    return !drops_tokens(run) && (strcasestr(run->notes, "DeepEP") || strcasestr(run->notes, "HybridEP"));
 }
 
 /* The model's dimensions are the shape's (run_shape.c); here how ranks divide its experts. Which runtimes have experts
@@ -135,6 +148,10 @@ static void write_experts(struct writer *w)
             set_switch(w, "flex_dispatcher", true);
         if (strcmp(w->framework->runtime, "megatron") == 0 && strstr(run->notes, "no fused permutation"))
             set_switch(w, "unfused_permute", true);
+        if (strcmp(w->framework->runtime, "megatron") == 0 && drops_tokens(run)) {
+            set_count(w, "capacity_factor", 1);
+            set_switch(w, "pad_to_capacity", true);
+        }
         if (run->ep > 1 && overlaps_exchanges(run))
             set_switch(w, "expert_overlap", true);
         char parts[DTP_RECOMPUTE_BYTES];

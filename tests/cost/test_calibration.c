@@ -24,7 +24,7 @@ static void test_rows_are_complete(void **state)
         const char *why;
         double otherwise = dtp_constant_otherwise((enum dtp_constant)i, &why);
         if (row->runs)
-            assert_non_null(strstr(row->data, "_runs.csv"));
+            assert_non_null(strstr(row->data, "_runs"));
         else
             assert_true(isnan(otherwise) && !why);
         assert_true(isnan(otherwise) ? !why : otherwise > 0 && *why);

@@ -3,6 +3,7 @@
 #include "closed/closed_form_hooks.h"
 #include "cost/collective_cost.h"
 #include "lower/lower.h"
+#include "plan/graph_modules.h"
 #include "program/verify.h"
 #include "runtime/runtimes.h"
 
@@ -293,7 +294,22 @@ static void test_megatron_agrees(void **state)
     }
 }
 
-/* Of 8 ranks of one node a token's 2 experts are on 8 (1 - (7/8)^2) = 1.875, of two nodes on 2 (1 - 1/4) = 1.5. */
+static void sum_permutes(const struct dtp_program *program, double bytes[4], size_t *named_by_ranks)
+{
+    static const enum dtp_op_kind kinds[4] = {DTP_OP_PERMUTE, DTP_OP_UNPERMUTE, DTP_OP_UNPERMUTE_BACKWARD,
+                                              DTP_OP_PERMUTE_BACKWARD};
+    *named_by_ranks = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        for (int k = 0; k < 4; k++)
+            bytes[k] += op->kind == kinds[k] ? op->demand->bytes : 0;
+        *named_by_ranks += op->kind == DTP_OP_PERMUTE && strcmp(op->name, "by ranks") == 0;
+    }
+}
+
+/* Of 8 ranks of one node a token's 2 experts are on 8 (1 - (7/8)^2) = 1.875, of two nodes on 2 (1 - 1/4) = 1.5. Rows go
+ * from where tokens lie and come back as their sum: what a rank receives, and returns, is 1.875 / 2 of ROWS, a row for
+ * each token that has any of its experts, which is written for each of them, or their results added up to it. */
 static void test_flex_dispatcher(void **state)
 {
     (void)state;
@@ -307,8 +323,29 @@ static void test_flex_dispatcher(void **state)
         dtp_closed_form_communication(&t, &cluster, &plan, &sent);
         uint64_t rows = (uint64_t)(ROWS / 2 * (nodes == 1 ? 1.875 : 1.5));
         assert_int_equal(sent.bytes[DTP_ALL_TO_ALL], LAYERS * (4 * (rows / 8 * 7) + 8 * 7));
-        dtp_program_destroy(lowered(&plan, &cluster));
+        struct dtp_program *program = lowered(&plan, &cluster);
+        const double came = ROWS / 2 * 1.875;
+        double bytes[4] = {0};
+        size_t by_ranks;
+        assert_int_equal(most_bytes(program, "tokens by ranks"), 0);
+        assert_int_equal(most_bytes(program, "results returned"), 0);
+        assert_true((double)most_bytes(program, "tokens received") == came);
+        sum_permutes(program, bytes, &by_ranks);
+        assert_int_equal(by_ranks, 0);
+        assert_true(bytes[0] == LAYERS * (came + ROWS + TOKENS * 2 * 64));
+        for (int k = 1; k < 4; k++)
+            assert_true(bytes[k] == LAYERS * (came + ROWS));
+        assert_int_equal(operations(program, DTP_OP_HOST_EXCHANGE), LAYERS * 2);
+        dtp_program_destroy(program);
     }
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_plan plan = megatron(8); /* one graph of all passes: nothing is issued by itself */
+    plan.megatron.graphs = 1u << DTP_GRAPH_FULL_ITERATION;
+    resolve(&plan, &cluster);
+    struct dtp_program *program = lowered(&plan, &cluster);
+    assert_int_equal(operations(program, DTP_OP_HOST_EXCHANGE), 0);
+    assert_true(most_bytes(program, "tokens by ranks") == ROWS);
+    dtp_program_destroy(program);
 }
 
 /* Two tensor parallel ranks have half of the tokens each: rows that go to experts are halved, experts of 4 of 8 ranks

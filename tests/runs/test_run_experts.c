@@ -133,6 +133,10 @@ static void test_notes(void **state)
                  {"cuda_graph=transformer_engine:moe_router+moe_preprocess; attn",
                   1u << DTP_GRAPH_MOE_ROUTER | 1u << DTP_GRAPH_MOE_PREPROCESS},
                  {"CUDA graphs attn+router", 1u << DTP_GRAPH_ATTN | 1u << DTP_GRAPH_MOE_ROUTER},
+                 {"x; router/preprocess graphs; x", 1u << DTP_GRAPH_MOE_ROUTER | 1u << DTP_GRAPH_MOE_PREPROCESS},
+                 {"partial graphs (attn, moe_router); mlp", 1u << DTP_GRAPH_ATTN | 1u << DTP_GRAPH_MOE_ROUTER},
+                 {"x; partial CUDA graphs; attn",
+                  1u << DTP_GRAPH_ATTN | 1u << DTP_GRAPH_MOE_ROUTER | 1u << DTP_GRAPH_MOE_PREPROCESS},
                  {"no CUDA graphs, no fused permutation", 0},
                  {"paged stash; full-iteration graph; rank capacity factor 1.2", 1u << DTP_GRAPH_FULL_ITERATION}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -148,7 +152,13 @@ static void test_notes(void **state)
         assert_int_equal(job.plan.megatron.graphs, cases[i].graphs);
     }
     struct dtp_run run = olmoe();
+    struct dtp_job job;
     bool unstated = false;
+    run.notes = "dispatcher=hybridep; token-drop MoE; x", run.framework = "Megatron-Bridge", run.strategy_key = "zero1";
+    assert_int_equal(dtp_run_job(&run, &catalog, &job, NULL), DTP_OK);
+    assert_true(job.plan.megatron.capacity_factor == 1 && job.plan.megatron.pad_to_capacity);
+    assert_false(job.plan.megatron.flex_dispatcher);
+    run = olmoe();
     run.notes = "capacity factor 1.25", run.unstated = &unstated;
     assert_refused(run, "experts with 'capacity factor'");
     assert_false(unstated);
