@@ -54,8 +54,7 @@ for kind in "${latent[*]}: --gpus 2 --pp 2 --accumulate 2" "${latent[*]} ${exper
 done
 
 # Experts that get tokens in turns get as many each, and the run says that these were no routes of a router.
-# shellcheck disable=SC2086
-expect 0 "${two[@]}" ${experts[*]} --gpus 2 --ep 2 --strategy full_shard --force-load-balance
+expect 0 "${two[@]}" "${experts[@]}" --gpus 2 --ep 2 --strategy full_shard --force-load-balance
 grep -qE '^ +1 +1[.]00 +1[.]00 +([0-9]+) \1 \1 \1$' out || failed "in turns: $(grep -A4 EXPERTS out)"
 says 'to experts in' out
 expect 2 "${two[@]}" --gpus 2 --strategy full_shard --force-load-balance
