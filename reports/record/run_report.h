@@ -40,7 +40,7 @@ struct dtp_run_outcome {
     struct dtp_rank_outcome {
         uint64_t role, device_arena_bytes, steps, sent_bytes[DTP_COLLECTIVE_COUNT];
         uint64_t used_bytes, host_to_device_bytes, device_to_host_bytes; /* of its GPU, 0: not said; copied */
-    } * ranks; /* NULL: they did not say */
+    } * ranks;                                                           /* NULL: they did not say */
     uint32_t expert_layers, experts;
     uint64_t *expert_rows; /* [expert_layers, experts] of tokens, in all steps, where ranks divide experts; else NULL */
     double *alone_s, *start_s, *end_s; /* per operation; NULL where no step was measured */
