@@ -619,7 +619,7 @@ def traced(run, path):
 
 class HostCore:
     """The core that the threads which launch kernels are bound to: of a step the forward's and autograd's, of which one
-    waits for the other all the time. Bound to one, steps of nets that wait for the host took 0.76 to 0.80 of the time
+    waits for the other all the time. Bound to one, steps of nets that wait for the host took 0.68 of the time
     (medians on a virtual machine of 16 cores, reports/h200/README.md). Such a machine's cores are halves of others' cores,
     too: while the other half works, a loop takes 1.5 to 2 times as long, and so do launches. The loop is timed before each
     step, the threads move to the core that does it fastest where theirs is disturbed, and a step is undisturbed where the
