@@ -131,8 +131,8 @@ static bool read_op(void *context, const struct dtp_new_op *op, const struct dtp
     bool came = false, went = false;
     if (!run)
         return false;
-    for (const struct dtp_operand *o = end; o-- > operands;)
-        first_freed = o->access & DTP_FREE ? o : first_freed;
+    for (const struct dtp_operand *o = operands; o < end && first_freed == end; o++)
+        first_freed = o->access & DTP_FREE ? o : end;
     for (const struct dtp_operand *o = operands; o < end; o++)
         if (o->access & DTP_ALLOC)
             came |= move(&buffers[o->buffer.index], DTP_ALLOC, 1, shapes, run);

@@ -45,7 +45,9 @@ enum { DTP_EXECUTOR_OUT = DTP_TENSOR_COUNT, DTP_EXECUTOR_TENSORS, DTP_EXECUTOR_N
 int dtp_executor_cast(int tensor);
 /* Beside which matrix of DTP_PARAMETER_ADAPTERS a tensor is an adapter's x A^T; -1: it is none. */
 int dtp_executor_low(int tensor);
-#define DTP_EXECUTOR_BIT(tensor) (UINT64_C(1) << (tensor)) /* nobody asks for that of NONE but to test for it */
+/* NONE has none, and is no shift of 64. */
+#define DTP_EXECUTOR_BIT(tensor) ((tensor) < DTP_EXECUTOR_NONE ? UINT64_C(1) << ((tensor)&63) : 0)
+_Static_assert(DTP_EXECUTOR_TENSORS <= 64, "a bit for each tensor of a block");
 
 /* Two more that others make otherwise: of rows by ranks and of those that came, what they are multiplied by. */
 #define DTP_EXECUTOR_SENT_WEIGHTS DTP_TENSOR_WIDE_RESULTS
