@@ -46,7 +46,7 @@ int dtp_executor_cast(int tensor);
 /* Beside which matrix of DTP_PARAMETER_ADAPTERS a tensor is an adapter's x A^T; -1: it is none. */
 int dtp_executor_low(int tensor);
 /* NONE has none, and is no shift of 64. */
-#define DTP_EXECUTOR_BIT(tensor) ((tensor) < DTP_EXECUTOR_NONE ? UINT64_C(1) << ((tensor)&63) : 0)
+#define DTP_EXECUTOR_BIT(tensor) ((int)(tensor) < (int)DTP_EXECUTOR_NONE ? UINT64_C(1) << ((int)(tensor)&63) : 0)
 _Static_assert(DTP_EXECUTOR_TENSORS <= 64, "a bit for each tensor of a block");
 
 /* Two more that others make otherwise: of rows by ranks and of those that came, what they are multiplied by. */
