@@ -161,8 +161,9 @@ void dtp_validation_measure(const struct dtp_run_report *r, struct dtp_validatio
     }
     v->host_to_device_bytes[DTP_VALIDATION_MEASURED] = steps > 0 ? m->host_to_device_bytes / steps : 0;
     v->device_to_host_bytes[DTP_VALIDATION_MEASURED] = steps > 0 ? m->device_to_host_bytes / steps : 0;
-    if (rank_of_plan(r))
-        put_rank(rank_of_plan(r), v);
+    const struct dtp_rank_outcome *fullest = rank_of_plan(r);
+    if (fullest)
+        put_rank(fullest, v);
     if (!dtp_run_shares(m))
         put_times(r, v);
 }
