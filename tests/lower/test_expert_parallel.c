@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "lib/hardware.h"
+#include "lib/lowered_job.h"
 #include "lib/random_mixed.h"
 
 /* Three layers of 8 experts of which a token goes to 2: h 256, f 192, T = 2 x 128 tokens of a rank, bf16. Weights of a
@@ -42,22 +43,14 @@ static struct dtp_plan asked(uint32_t ep)
 
 static void resolve(struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
-    static struct dtp_faults faults;
     const struct dtp_transformer t = model();
-    memset(&faults, 0, sizeof faults);
-    if (dtp_plan_resolve(plan, &t, cluster, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
+    resolve_plan(plan, &t, cluster);
 }
 
 static struct dtp_program *lowered(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
-    static struct dtp_faults faults;
     const struct dtp_transformer t = model();
-    struct dtp_program *program;
-    memset(&faults, 0, sizeof faults);
-    if (dtp_lower(&t, cluster, plan, 0, &program, &faults) != DTP_OK || dtp_program_verify(program, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
-    return program;
+    return lowered_job(&t, cluster, plan);
 }
 
 /* Of 8 GPUs 4 divide the experts, each with 2 of them; 2 have the same ones. Dispatch and combine, forward and back: 4

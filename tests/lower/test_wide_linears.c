@@ -13,7 +13,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "lib/live_bytes.h"
+#include "lib/lowered_job.h"
 #include "lib/random_mixed.h"
 
 #define K_AND_V (1u << DTP_TARGET_K | 1u << DTP_TARGET_V)
@@ -42,12 +42,8 @@ static struct dtp_transformer model(void)
 static struct dtp_program *lowered(const struct dtp_cluster *cluster, struct dtp_plan *plan)
 {
     const struct dtp_transformer t = model();
-    struct dtp_program *program;
-    memset(&faults, 0, sizeof faults);
-    if (dtp_plan_resolve(plan, &t, cluster, &faults) != DTP_OK ||
-        dtp_lower(&t, cluster, plan, 0, &program, &faults) != DTP_OK || dtp_program_verify(program, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
-    return program;
+    resolve_plan(plan, &t, cluster);
+    return lowered_job(&t, cluster, plan);
 }
 
 /* FLOPs of matmuls in 8 bits. */
