@@ -73,6 +73,26 @@ struct dtp_received_args {
     uint64_t rows;
     uint32_t ranks, experts, own, first;
 };
+/* Runs of rows, each to where it belongs in the memory of one of several ranks, which peers may have mapped: rows
+ * [from, from + n) of `rows` become rows [to, to + n) of result[target], n being what is until `before` of the next
+ * piece (until `count` of the last). Where `more` is, a float of each row goes the same way. Done, and seen by all
+ * GPUs, when the kernel has ended; that nobody still reads what is overwritten is the caller's to know. Rows are of
+ * whole 2 bytes.
+ */
+#define DTP_PUSH_TARGETS 16u
+#define DTP_PUSH_PIECES 216u /* so that arguments fit in 4 KiB, the most that every GPU takes */
+struct dtp_push_piece {
+    uint32_t from, to, before, target; /* before: rows of all pieces ahead of it */
+};
+struct dtp_push_rows_args {
+    const void *rows;
+    const float *more; /* or NULL */
+    void *result[DTP_PUSH_TARGETS];
+    float *more_result[DTP_PUSH_TARGETS];
+    struct dtp_push_piece piece[DTP_PUSH_PIECES];
+    uint32_t pieces, count, row_bytes; /* count: rows of all pieces */
+    uint32_t most_blocks;              /* thread blocks; 0: as many as are worth it */
+};
 /* rows[r] = values[order[r] / chosen]: of each token as many as it has experts. Where `weights` are, row_weights[r] =
  * weights[order[r]]. */
 struct dtp_permute_args {

@@ -499,6 +499,7 @@ static inline float dtp_matmul_addend_scale(const struct dtp_matmul_args *argume
     X(router, dtp_router_args)                                                                                         \
     X(router_backward, dtp_router_backward_args)                                                                       \
     X(received, dtp_received_args)                                                                                     \
+    X(push_rows, dtp_push_rows_args)                                                                                   \
     X(permute, dtp_permute_args)                                                                                       \
     X(unpermute, dtp_unpermute_args)                                                                                   \
     X(shared_gate_backward, dtp_shared_gate_backward_args)                                                             \

@@ -153,6 +153,20 @@ int dtp_reference_received(void *self, const struct dtp_received_args *a, void *
     return 0;
 }
 
+int dtp_reference_push_rows(void *self, const struct dtp_push_rows_args *a, void *stream)
+{
+    (void)self, (void)stream;
+    for (uint32_t i = 0; i < a->pieces; i++) {
+        const struct dtp_push_piece *p = &a->piece[i];
+        const uint64_t rows = (i + 1 < a->pieces ? a->piece[i + 1].before : a->count) - p->before;
+        memcpy((char *)a->result[p->target] + p->to * (uint64_t)a->row_bytes,
+               (const char *)a->rows + p->from * (uint64_t)a->row_bytes, rows * a->row_bytes);
+        if (a->more)
+            memcpy(a->more_result[p->target] + p->to, a->more + p->from, rows * sizeof(float));
+    }
+    return 0;
+}
+
 int dtp_reference_permute(void *self, const struct dtp_permute_args *a, void *stream)
 {
     (void)self, (void)stream;

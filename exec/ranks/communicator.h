@@ -78,6 +78,9 @@ struct dtp_communicator_options {
     uint32_t group_count;
     struct dtp_communicator_choice choice;
     uint32_t copy_groups; /* a bit per group: those whose collectives copy engines carry */
+    /* The same: those whose ranks exchange rows of experts. On GPUs of one machine a kernel stores these into the
+     * peers' arenas, where choice.arena is such that they can be mapped and no other choice allocates it otherwise. */
+    uint32_t exchange_groups;
 };
 
 /* Every rank calls it. DTP_BAD_INPUT: groups that do not divide the world, a choice that shared memory does not have;

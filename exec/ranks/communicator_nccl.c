@@ -8,6 +8,7 @@
 #include "base/append.h"
 #include "base/clock.h"
 #include "kernels/element.h"
+#include "ranks/nccl_exchange.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -20,14 +21,13 @@
 /* Codes of NCCL's kind; those of ours are above. */
 enum { CODE_UNSUPPORTED = 1000, CODE_ABORTED };
 
-/* The first NCCL that has windows, and the first that lets copy engines carry collectives. */
+/* The first NCCL that has windows. */
 #define VERSION_WITH_WINDOWS 22700
-#define VERSION_WITH_COPIES 22800
 
 /* A group as this rank is in it. */
 struct member {
-    uint32_t ranks, first, stride;
-    bool windowed, copies;
+    uint32_t ranks, first, stride, index;
+    bool windowed, copies, pushes; /* pushes: what is exchanged is stored into peers' arenas */
 #if NCCL_VERSION_CODE >= VERSION_WITH_WINDOWS
     ncclWindow_t window;
 #endif
@@ -38,7 +38,9 @@ struct nccl_communicator {
     ncclComm_t world, *group; /* [group_count]; NULL for groups of one, the world's own where they are equal */
     struct member *member;    /* [group_count] */
     struct dtp_communicator_choice choice;
-    uint32_t group_count;
+    struct dtp_peer_arenas peers;
+    int32_t *token; /* dtp_nccl_group's; NULL where no group pushes */
+    uint32_t group_count, world_ranks;
     atomic_bool aborted, gone; /* an abort has begun; it has ended */
     atomic_int inside;         /* calls of NCCL that use its communicators */
 };
@@ -48,70 +50,22 @@ static struct nccl_communicator *own(struct dtp_communicator *communicator)
     return (struct nccl_communicator *)communicator;
 }
 
-static ncclDataType_t type_of(enum dtp_element element)
-{
-    switch (element) {
-    case DTP_ELEMENT_BF16: return ncclBfloat16;
-    case DTP_ELEMENT_FP16: return ncclFloat16;
-    case DTP_ELEMENT_INT8: return ncclUint8;
-    default: return ncclFloat32;
-    }
-}
-
-/* Both ends of a rank as one group of calls, so that none waits for the other. */
-static int shift_around(struct nccl_communicator *c, const struct dtp_collective_args *args, size_t count, void *stream)
-{
-    ncclComm_t comm = c->group[args->group];
-    int ranks = (int)c->member[args->group].ranks, index = 0;
-    if (ncclCommUserRank(comm, &index) != ncclSuccess)
-        return (int)ncclInvalidArgument;
-    ncclResult_t code = ncclGroupStart();
-    if (code == ncclSuccess)
-        code = ncclSend(args->input, count, type_of(args->element), (index + 1) % ranks, comm, stream);
-    if (code == ncclSuccess)
-        code = ncclRecv(args->result, count, type_of(args->element), (index + ranks - 1) % ranks, comm, stream);
-    ncclResult_t ended = ncclGroupEnd();
-    return (int)(code == ncclSuccess ? ended : code);
-}
-
-/* Each expert's rows are a transfer of their own, in the same order at both ends; a rank's own rows are copied. */
-static ncclResult_t exchange_pieces(const struct dtp_exchange *x, uint32_t index, const char *input, char *result,
-                                    uint64_t row_bytes, ncclComm_t comm, cudaStream_t stream)
-{
-    ncclResult_t code = ncclSuccess;
-    for (uint32_t peer = 0; peer < x->ranks; peer++)
-        for (uint32_t e = 0; e < x->experts / x->ranks && code == ncclSuccess; e++) {
-            struct dtp_exchange_piece away = dtp_exchange_piece(x, index, peer, e);
-            struct dtp_exchange_piece here = dtp_exchange_piece(x, peer, index, e);
-            const char *from = input + away.from * row_bytes;
-            if (peer == index && away.rows &&
-                cudaMemcpyAsync(result + away.to * row_bytes, from, away.rows * row_bytes, cudaMemcpyDeviceToDevice,
-                                stream) != cudaSuccess)
-                code = ncclUnhandledCudaError;
-            if (peer != index && away.rows)
-                code = ncclSend(from, away.rows * row_bytes, ncclInt8, (int)peer, comm, stream);
-            if (peer != index && here.rows && code == ncclSuccess)
-                code = ncclRecv(result + here.to * row_bytes, here.rows * row_bytes, ncclInt8, (int)peer, comm, stream);
-        }
-    return code;
-}
-
 static int exchange(struct nccl_communicator *c, const struct dtp_collective_args *args, void *stream)
 {
-    const struct dtp_exchange *x = &args->exchange;
-    ncclComm_t comm = c->group[args->group];
-    cudaStream_t on = (cudaStream_t)stream;
-    int index = 0;
-    if (ncclCommUserRank(comm, &index) != ncclSuccess)
-        return (int)ncclInvalidArgument;
-    dtp_communicator_count_rows(&c->base, x, (uint32_t)index);
-    ncclResult_t code = ncclGroupStart();
-    if (code == ncclSuccess)
-        code = exchange_pieces(x, (uint32_t)index, args->input, args->result, x->row_bytes, comm, on);
-    if (code == ncclSuccess && x->more)
-        code = exchange_pieces(x, (uint32_t)index, x->more, x->more_result, x->more_bytes, comm, on);
-    ncclResult_t ended = ncclGroupEnd();
-    return (int)(code == ncclSuccess ? ended : code);
+    const struct member *member = &c->member[args->group];
+    struct dtp_nccl_group group = {.comm = c->group[args->group],
+                                   .ranks = member->ranks,
+                                   .first = member->first,
+                                   .stride = member->stride,
+                                   .index = member->index,
+                                   .peers = member->pushes ? &c->peers : NULL,
+                                   .token = c->token,
+                                   .most_blocks = c->choice.max_ctas};
+    if (args->exchange.begins)
+        dtp_communicator_count_rows(&c->base, &args->exchange, member->index);
+    else
+        dtp_communicator_count(&c->base, args, member->ranks);
+    return dtp_nccl_exchange(&group, args, (cudaStream_t)stream);
 }
 
 static int issue(struct dtp_communicator *communicator, const struct dtp_collective_args *args, void *stream)
@@ -120,15 +74,13 @@ static int issue(struct dtp_communicator *communicator, const struct dtp_collect
     ncclComm_t comm = c->group[args->group];
     uint32_t ranks = c->member[args->group].ranks;
     size_t count = args->bytes / dtp_element_bytes(args->element);
-    if (args->exchange.begins)
+    if (ranks > 1 && (args->collective == DTP_SEND_RECV ? args->shifts : args->collective == DTP_ALL_TO_ALL))
         return exchange(c, args, stream);
     dtp_communicator_count(communicator, args, ranks);
-    if (args->collective == DTP_SEND_RECV && args->shifts)
-        return shift_around(c, args, count, stream);
     if (args->collective == DTP_SEND_RECV) {
         int peer = (int)((args->peer - c->member[args->group].first) / c->member[args->group].stride);
-        return (int)(args->receives ? ncclRecv(args->result, count, type_of(args->element), peer, comm, stream)
-                                    : ncclSend(args->input, count, type_of(args->element), peer, comm, stream));
+        return (int)(args->receives ? ncclRecv(args->result, count, dtp_nccl_type(args->element), peer, comm, stream)
+                                    : ncclSend(args->input, count, dtp_nccl_type(args->element), peer, comm, stream));
     }
     if (ranks == 1)
         return args->input == args->result ? 0
@@ -138,16 +90,13 @@ static int issue(struct dtp_communicator *communicator, const struct dtp_collect
                                                        : ncclUnhandledCudaError);
     switch (args->collective) {
     case DTP_ALL_GATHER:
-        return (int)ncclAllGather(args->input, args->result, count / ranks, type_of(args->element), comm, stream);
+        return (int)ncclAllGather(args->input, args->result, count / ranks, dtp_nccl_type(args->element), comm, stream);
     case DTP_REDUCE_SCATTER:
-        return (int)ncclReduceScatter(args->input, args->result, count / ranks, type_of(args->element), ncclSum, comm,
-                                      stream);
+        return (int)ncclReduceScatter(args->input, args->result, count / ranks, dtp_nccl_type(args->element), ncclSum,
+                                      comm, stream);
     case DTP_ALL_REDUCE:
-        return (int)ncclAllReduce(args->input, args->result, count, type_of(args->element), ncclSum, comm, stream);
-#if NCCL_VERSION_CODE >= VERSION_WITH_COPIES
-    case DTP_ALL_TO_ALL:
-        return (int)ncclAlltoAll(args->input, args->result, count / ranks, type_of(args->element), comm, stream);
-#endif
+        return (int)ncclAllReduce(args->input, args->result, count, dtp_nccl_type(args->element), ncclSum, comm,
+                                  stream);
     default: return CODE_UNSUPPORTED;
     }
 }
@@ -374,6 +323,8 @@ static void destroy(struct dtp_communicator *communicator)
         if (c->world)
             ncclCommDestroy(c->world);
     }
+    dtp_peer_arenas_close(&c->peers, c->world_ranks);
+    cudaFree(c->token);
     free(c->group);
     free(c->member);
     free(c);
@@ -389,7 +340,7 @@ static ncclConfig_t configure(const struct dtp_communicator_choice *choice, uint
         ctas = choice->max_ctas;
     if (ctas) /* p2p channels are as many, a power of two (ncclTopoComputeP2pChannels) */
         config.maxCTAs = (int)ctas;
-#if NCCL_VERSION_CODE >= VERSION_WITH_COPIES
+#if NCCL_VERSION_CODE >= DTP_NCCL_WITH_COPIES
     if (copies)
         config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
 #endif
@@ -433,6 +384,7 @@ static enum dtp_status split_groups(struct nccl_communicator *c, const struct dt
         struct member *member = &c->member[i];
         ncclResult_t code = ncclSuccess;
         member->ranks = place.ranks, member->first = place.first, member->stride = place.stride;
+        member->index = place.index;
         member->copies = i < 32 && options->copy_groups & 1u << i;
         member->windowed = member->copies || (options->choice.windows && place.ranks > 1 &&
                                               inside_a_node(&place, options->ranks->local_world));
@@ -474,12 +426,51 @@ static enum dtp_status register_arena(struct nccl_communicator *c, struct dtp_fa
     return DTP_OK;
 }
 
+/* Whether what is exchanged can be stored into peers' arenas in a group, as far as this rank can tell by itself. */
+static bool may_push(const struct nccl_communicator *c, const struct dtp_communicator_options *options, uint32_t group)
+{
+    const struct dtp_communicator_choice *choice = &options->choice;
+    const struct dtp_group_place place = dtp_group_place(&options->groups[group], options->ranks->rank);
+    return group < 32 && options->exchange_groups & 1u << group && choice->arena && !choice->windows &&
+           !choice->copies && place.ranks > 1 && place.ranks <= DTP_PUSH_TARGETS &&
+           inside_a_node(&place, options->ranks->local_world) && c->group[group];
+}
+
+/* All ranks call it, those of stages without experts too. */
+static enum dtp_status map_peers(struct nccl_communicator *c, const struct dtp_communicator_options *options,
+                                 struct dtp_faults *faults)
+{
+    const uint32_t world = options->ranks->world;
+    bool *wanted = calloc(world, sizeof *wanted), any = false;
+    if (!wanted)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for the arenas of other ranks");
+    for (uint32_t i = 0; i < c->group_count; i++) {
+        struct member *member = &c->member[i];
+        member->pushes = may_push(c, options, i);
+        for (uint32_t m = 0; m < member->ranks && member->pushes; m++)
+            any = wanted[member->first + m * member->stride] = true;
+    }
+    enum dtp_status status =
+        options->choice.arena && !options->choice.windows && !options->choice.copies
+            ? dtp_peer_arenas_map(options->ranks, options->control, options->choice.arena, wanted, &c->peers, faults)
+            : DTP_OK;
+    free(wanted);
+    if (status == DTP_OK && any && !c->peers.why[0] && cudaMalloc((void **)&c->token, sizeof *c->token) != cudaSuccess)
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no GPU memory for a communicator");
+    for (uint32_t i = 0; i < c->group_count; i++)
+        c->member[i].pushes = c->member[i].pushes && !c->peers.why[0];
+    if (any)
+        dtp_append_part(c->base.ways, sizeof c->base.ways, ", ", "exchanges by %s%s",
+                        c->peers.why[0] ? "NCCL's transfers: " : "stores and copies into peers' memory", c->peers.why);
+    return status;
+}
+
 /* Both the NCCL that this was built with and the one that runs must have it. */
 static enum dtp_status check_version(const struct dtp_communicator_choice *choice, int running, const char *name,
                                      struct dtp_faults *faults)
 {
     int least = running < NCCL_VERSION_CODE ? running : NCCL_VERSION_CODE;
-    int wanted = choice->copies ? VERSION_WITH_COPIES : choice->windows ? VERSION_WITH_WINDOWS : 0;
+    int wanted = choice->copies ? DTP_NCCL_WITH_COPIES : choice->windows ? VERSION_WITH_WINDOWS : 0;
     if (least >= wanted)
         return DTP_OK;
     return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s needs NCCL 2.%d; this is %s, built with %d.%d.%d",
@@ -499,6 +490,7 @@ enum dtp_status dtp_communicator_nccl_create(const struct dtp_communicator_optio
     if (c) {
         c->base.verbs = &verbs;
         c->group_count = options->group_count;
+        c->world_ranks = options->ranks->world;
         c->group = calloc(options->group_count + 1, sizeof *c->group);
         c->member = calloc(options->group_count + 1, sizeof *c->member);
         c->choice = options->choice;
@@ -517,6 +509,8 @@ enum dtp_status dtp_communicator_nccl_create(const struct dtp_communicator_optio
         status = split_groups(c, options, faults);
     if (status == DTP_OK)
         status = register_arena(c, faults);
+    if (status == DTP_OK)
+        status = map_peers(c, options, faults);
     if (status != DTP_OK) {
         destroy(&c->base);
         return status;

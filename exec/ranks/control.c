@@ -161,6 +161,13 @@ enum dtp_status dtp_control_gather(struct dtp_control *c, const void *data, uint
     return DTP_OK;
 }
 
+enum dtp_status dtp_control_exchange(struct dtp_control *c, const void *data, uint32_t bytes, void *all,
+                                     struct dtp_faults *faults)
+{
+    enum dtp_status status = dtp_control_gather(c, data, bytes, all, faults);
+    return status == DTP_OK ? dtp_control_broadcast(c, all, bytes * c->ranks.world, faults) : status;
+}
+
 enum dtp_status dtp_control_barrier(struct dtp_control *c, struct dtp_faults *faults)
 {
     uint8_t here_now = 1, *all = c->ranks.rank == 0 ? malloc(c->ranks.world) : NULL;

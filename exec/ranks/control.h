@@ -55,6 +55,9 @@ enum dtp_status dtp_control_broadcast(struct dtp_control *control, void *data, u
                                       struct dtp_faults *faults);
 enum dtp_status dtp_control_gather(struct dtp_control *control, const void *data, uint32_t bytes, void *all,
                                    struct dtp_faults *faults);
+/* Every rank's bytes to all: `all` is [world * bytes] on each. */
+enum dtp_status dtp_control_exchange(struct dtp_control *control, const void *data, uint32_t bytes, void *all,
+                                     struct dtp_faults *faults);
 enum dtp_status dtp_control_barrier(struct dtp_control *control, struct dtp_faults *faults);
 
 /* Never blocks; from any thread. */

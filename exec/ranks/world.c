@@ -148,6 +148,17 @@ static uint32_t copy_groups(const struct dtp_program *program, uint32_t collecti
     return groups;
 }
 
+/* Groups whose ranks exchange what nobody reduces: rows of experts, heads for tokens, blocks around a ring. */
+static uint32_t exchange_groups(const struct dtp_program *program)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    uint32_t groups = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        if ((ops[i].kind == DTP_OP_ALL_TO_ALL || ops[i].kind == DTP_OP_SHIFT) && ops[i].group < 32)
+            groups |= 1u << ops[i].group;
+    return groups;
+}
+
 enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct dtp_program_group *groups,
                                          uint32_t count, bool cuda, struct dtp_faults *faults)
 {
@@ -158,6 +169,7 @@ enum dtp_status dtp_world_connect_groups(struct dtp_world *world, const struct d
                                                .groups = groups,
                                                .group_count = count,
                                                .choice = world->choice};
+    options.exchange_groups = world->program ? exchange_groups(world->program) : UINT32_MAX;
     if (world->program)
         options.copy_groups = copy_groups(world->program, world->choice.copies);
 #if DTP_WITH_CUDA
@@ -201,8 +213,7 @@ enum dtp_status dtp_world_exchange(struct dtp_world *world, const void *mine, ui
         memcpy(all, mine, bytes);
         return DTP_OK;
     }
-    enum dtp_status status = dtp_control_gather(world->control, mine, bytes, all, faults);
-    return status == DTP_OK ? dtp_control_broadcast(world->control, all, bytes * world->ranks.world, faults) : status;
+    return dtp_control_exchange(world->control, mine, bytes, all, faults);
 }
 
 /* What a rank tells of itself where all decide whether to go on. */

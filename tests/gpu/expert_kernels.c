@@ -193,6 +193,33 @@ static void test_received(uint32_t ranks, uint32_t experts)
     free(begins), free(zeros);
 }
 
+/* Runs of rows of other lengths, some of none, to three ranks, the last one's first. */
+static void test_push_rows(uint32_t pieces, uint32_t width, enum dtp_element element, bool weighed)
+{
+    struct dtp_push_rows_args a[SIDES] = {
+        {.pieces = pieces, .row_bytes = width * (uint32_t)dtp_element_bytes(element)}};
+    uint32_t ends[] = {0, 0, 0};
+    for (uint32_t i = 0; i < pieces; i++) {
+        const uint32_t rows = i * 7919 % 23, target = 2 - i * 3 / pieces;
+        a[0].piece[i] = (struct dtp_push_piece){a[0].count, ends[target], a[0].count, target};
+        a[0].count += rows, ends[target] += rows;
+    }
+    case_begin("push_rows %s %u pieces by %u%s", named(element), pieces, width, weighed ? ", weighed" : "");
+    struct tensor *x = input("rows", element, (uint64_t)a[0].count * width, 1);
+    struct tensor *weights = input("weights", DTP_ELEMENT_FP32, a[0].count, 1);
+    a[1] = a[0];
+    for (uint32_t target = 0; target < COUNT(ends); target++) {
+        struct tensor *y = result("pushed", element, (uint64_t)ends[target] * width, 0, 0);
+        struct tensor *of_weights = weighed ? result("weights pushed", DTP_ELEMENT_FP32, ends[target], 0, 0) : NULL;
+        for (int s = 0; s < SIDES; s++) {
+            a[s].rows = x->at[s], a[s].result[target] = y->at[s];
+            a[s].more = weighed ? weights->at[s] : NULL;
+            a[s].more_result[target] = weighed ? of_weights->at[s] : NULL;
+        }
+    }
+    VERIFY(push_rows, a);
+}
+
 static void test_activation(const struct mixture *m, uint32_t width, enum dtp_element element,
                             enum dtp_activation_kind kind, bool weighs_input)
 {
@@ -357,6 +384,10 @@ void test_experts(void)
     test_received(2, 8);
     test_received(4, 64);
     test_received(8, 1024);
+    test_push_rows(24, 64, halves, true);
+    test_push_rows(DTP_PUSH_PIECES, 2048, halves, true);
+    test_push_rows(5, 37, halves, false);
+    test_push_rows(9, 100, DTP_ELEMENT_FP32, false);
     static const uint32_t widths[] = {8, 128, 1416, 33};
     for (size_t i = 0; i < COUNT(widths); i++)
         for (int k = 0; k < 8; k++) {

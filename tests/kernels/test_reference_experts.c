@@ -391,12 +391,35 @@ static void test_products(void **state)
     assert_close(through, back_through, 1e-5);
 }
 
+/* Three rows here and two of rank 1: rows 3, 4 go to its 0, 1, row 0 to its 2; rows 1, 2 become rows 1, 2 here.
+ * Weights go along. */
+static void test_pushes(void **state)
+{
+    (void)state;
+    const float rows[] = {0, 0.5f, 1, 1.5f, 2, 2.5f, 3, 3.5f, 4, 4.5f}, weight[] = {10, 11, 12, 13, 14};
+    float here[6] = {9, 9, 9, 9, 9, 9}, there[6], here_weight[3] = {9, 9, 9}, there_weight[3];
+    const struct dtp_push_rows_args a = {.rows = rows,
+                                         .more = weight,
+                                         .result = {here, there},
+                                         .more_result = {here_weight, there_weight},
+                                         .piece = {{3, 0, 0, 1}, {0, 2, 2, 1}, {1, 1, 3, 0}},
+                                         .pieces = 3,
+                                         .count = 5,
+                                         .row_bytes = 2 * sizeof(float)};
+    assert_int_equal(dtp_reference_push_rows(NULL, &a, NULL), 0);
+    assert_memory_equal(there, ((float[]){3, 3.5f, 4, 4.5f, 0, 0.5f}), sizeof there);
+    assert_memory_equal(there_weight, ((float[]){13, 14, 10}), sizeof there_weight);
+    assert_memory_equal(here, ((float[]){9, 9, 1, 1.5f, 2, 2.5f}), sizeof here);
+    assert_memory_equal(here_weight, ((float[]){9, 11, 12}), sizeof here_weight);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_choices),
                                        cmocka_unit_test(test_groups),
                                        cmocka_unit_test(test_router_gradient),
                                        cmocka_unit_test(test_rows),
+                                       cmocka_unit_test(test_pushes),
                                        cmocka_unit_test(test_shared_gate_gradient),
                                        cmocka_unit_test(test_activation_gradient),
                                        cmocka_unit_test(test_bias_gradient),

@@ -33,9 +33,18 @@ static uint64_t group(const struct dtp_beside *b, uint64_t ranks, uint64_t strid
     return bytes;
 }
 
+/* Part of a transfer's thread blocks, and of the buffers that go with them, that a plan leaves it. */
+static double whole_or_fewer(uint32_t ctas)
+{
+    const double whole = dtp_calibration.nccl_transfer_ctas;
+    return ctas && ctas < whole ? ctas / whole : 1;
+}
+
 /* Buffers for each neighbour that a rank of a pipeline sends to or receives from, of which those between others have
  * two; and one communicator's for what ends a step. Chunks of the model beyond one a rank, and a second direction, make
- * passes go both ways, each with neighbours of its own (lower_transfers.c). */
+ * passes go both ways, each with neighbours of its own (lower_transfers.c). Ranks that have a stage twice, once of each
+ * direction, get each other's gradients by a transfer of any number of thread blocks (lower_executor_stages.c): two
+ * H200, dualpipe, 404 MB beyond the rest (reports/h200/validate/layouts_forced.csv). */
 static uint64_t transfers(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
     const struct dtp_plan *plan = b->plan;
@@ -44,7 +53,13 @@ static uint64_t transfers(const struct dtp_beside *b, struct dtp_memory_list *li
     if (!plan->pipeline_ranks)
         return 0;
     const uint64_t neighbours = plan->pipeline_ranks == 2 ? 1 : 2, ways = 2 * (plan->virtual_stages > 1 ? 2u : 1u);
-    return dtp_memory_part(
+    const uint64_t joined = plan->schedule == DTP_SCHEDULE_DUALPIPE && !sockets
+                                ? dtp_memory_part(list, DTP_TERM_NCCL_TRANSFERS, 1, 1,
+                                                  (uint64_t)(dtp_calibration.nccl_transfer_bytes *
+                                                             whole_or_fewer(plan->executor.collective_ctas)))
+                                : 0;
+    return joined +
+           dtp_memory_part(
                list, DTP_TERM_NCCL_TRANSFERS, neighbours * ways, 1,
                (uint64_t)(sockets ? dtp_calibration.nccl_socket_communicator_bytes
                                   : dtp_calibration.nccl_transfer_bytes * ctas / dtp_calibration.nccl_transfer_ctas)) +
