@@ -401,7 +401,7 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
 static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
 {
     const struct dtp_demand *d = op->demand;
-    double attainable = rates->cluster->gpu.memory_bytes_per_s * dtp_calibration.hbm_fraction;
+    double attainable = dtp_copy_bytes_per_s(&rates->cluster->gpu);
     struct dtp_usage usage = {.weight = 1};
     if (op->kind == DTP_OP_ORTHOGONALIZE && rates->execution->own_kernels) {
         usage.of[DTP_RESOURCE_SM] = rates->cluster->gpu.sm_count ? 1.0 / rates->cluster->gpu.sm_count : 1;

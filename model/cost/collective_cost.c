@@ -56,6 +56,8 @@ static double link_bytes_per_s(const struct dtp_cluster *cluster, uint32_t ranks
     double link = dtp_cluster_link_bytes_per_s(cluster);
     if (dtp_cluster_link(cluster) == DTP_LINK_PCIE)
         return link * dtp_calibration.pcie_ring_fraction;
+    if (cluster->gpu.link_fraction > 0 && dtp_cluster_link(cluster) == cluster->gpu.link)
+        return link * cluster->gpu.link_fraction;
     return link * dtp_calibration.ring_link_fraction *
            (1.0 - dtp_calibration.ring_few_ranks_loss / (double)ranks_per_node);
 }

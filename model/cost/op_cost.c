@@ -18,7 +18,18 @@ static bool is_hopper_or_later(const struct dtp_gpu *gpu)
 double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype)
 {
     double narrow = dtype == DTP_FP16 && gpu->architecture == DTP_GPU_AMPERE ? dtp_calibration.fp16_on_ampere : 1;
-    return gpu->peak_flops_per_s[dtype] * gpu->matmul_fraction * narrow;
+    bool own = dtype == DTP_FP8 && gpu->fp8_matmul_fraction > 0;
+    return gpu->peak_flops_per_s[dtype] * (own ? gpu->fp8_matmul_fraction : gpu->matmul_fraction) * narrow;
+}
+
+static double copy_fraction(const struct dtp_gpu *gpu)
+{
+    return gpu->memory_fraction > 0 ? gpu->memory_fraction : dtp_calibration.hbm_fraction;
+}
+
+double dtp_copy_bytes_per_s(const struct dtp_gpu *gpu)
+{
+    return gpu->memory_bytes_per_s * copy_fraction(gpu);
 }
 
 /* fmin and fmax are calls; the closed form prices some forty matmuls a plan. */
@@ -140,7 +151,7 @@ static double matmul_s(const struct dtp_gpu *gpu, const struct format *format, b
                   alignment_loss(gpu, dtp_dtype_bytes(format->dtype), weight_gradient, m, n, k);
     double hidden_s = products_s(gpu, rate, m, n, k) + dtp_calibration.matmul_output_overlap_loss * traffic_s;
     /* Small k: the kernel is memory-bound and the traffic itself is the time. */
-    return most(hidden_s, traffic_s / dtp_calibration.hbm_fraction);
+    return most(hidden_s, traffic_s / copy_fraction(gpu));
 }
 
 double dtp_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, bool weight_gradient, double m, double n, double k)
@@ -198,7 +209,7 @@ double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enu
     double all_m = weight_gradient ? m : groups * m, all_k = weight_gradient ? groups * k : k;
     double compute_s = dtype == DTP_FP8 ? dtp_fp8_matmul_s(gpu, recipe, product, all_m, n, all_k)
                                         : dtp_matmul_s(gpu, dtype, weight_gradient, all_m, n, all_k);
-    return most(compute_s * (1 + more / rows), bytes / gpu->memory_bytes_per_s / dtp_calibration.hbm_fraction);
+    return most(compute_s * (1 + more / rows), bytes / gpu->memory_bytes_per_s / copy_fraction(gpu));
 }
 
 /* Hopper's has wgmma and tensor copies, as PyTorch's has. The others' feeds tensor cores from registers by mma.sync,
@@ -214,7 +225,7 @@ double dtp_native_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dty
 
 double dtp_accumulated_bytes_per_s(const struct dtp_gpu *gpu)
 {
-    return gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction / dtp_calibration.accumulation_share;
+    return dtp_copy_bytes_per_s(gpu) / dtp_calibration.accumulation_share;
 }
 
 double dtp_matmul_share(const struct dtp_gpu *gpu, const struct dtp_execution *execution)
@@ -242,8 +253,9 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp
                                                      [DTP_KERNEL_COLUMNS] = c->columns_sm_bytes_per_s,
                                                      [DTP_KERNEL_NARROW_UPDATE] = c->narrow_update_sm_bytes_per_s,
                                                      [DTP_KERNEL_PASS] = INFINITY};
-    double per_sm = execution->own_kernels ? c->native_sm_bytes_per_s : of_kind[kind];
-    return 1 / (1 / (gpu->memory_bytes_per_s * dtp_calibration.hbm_fraction) + 1 / (per_sm * gpu->sm_count));
+    double unit = gpu->sm_memory_fraction > 0 ? gpu->sm_memory_fraction : 1;
+    double per_sm = unit * (execution->own_kernels ? c->native_sm_bytes_per_s : of_kind[kind]);
+    return 1 / (1 / dtp_copy_bytes_per_s(gpu) + 1 / (per_sm * gpu->sm_count));
 }
 
 struct dtp_pass_rates dtp_pass_rates(const struct dtp_gpu *gpu)
@@ -313,8 +325,8 @@ struct flash_rates {
     double forward_tile, backward_tile; /* rows that an SM takes at a time; 0: what the end idles is in the rates */
 };
 
-static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
-                                      const struct dtp_execution *execution)
+static struct flash_rates rates_of_kernel(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                                          const struct dtp_execution *execution)
 {
     const struct dtp_calibration *c = &dtp_calibration;
     const double forward_half = c->flash_forward_half_sequence, backward_half = c->flash_backward_half_sequence;
@@ -342,6 +354,19 @@ static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dt
         .forward_tile = hopper ? c->flash_hopper_tile_queries : c->flash_blackwell_tile_queries,
         .backward_tile = c->flash_hopper_tile_queries,
     };
+}
+
+/* Libraries' kernels of today: where this part's were measured, that is their rate. */
+static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,
+                                      const struct dtp_execution *execution)
+{
+    struct flash_rates rates = rates_of_kernel(gpu, shape, execution);
+    bool measured = shape->kernel != DTP_ATTENTION_FLASH1 && !execution->own_kernels;
+    if (measured && gpu->flash_forward_fraction > 0)
+        rates.forward = gpu->flash_forward_fraction;
+    if (measured && gpu->flash_backward_fraction > 0)
+        rates.backward = gpu->flash_backward_fraction;
+    return rates;
 }
 
 /* Rate of math attention's products in 16 bits. Heads lie beside each other in a row of all, so that a width which is

@@ -5,8 +5,13 @@
 #include "machine/machine.h"
 #include "plan/plan.h"
 
-/* Sustained matmul rate of large shapes in a format, FLOP/s: peak * the GPU's matmul_fraction. */
+/* Sustained matmul rate of large shapes in a format, FLOP/s: peak * the GPU's matmul_fraction, of fp8 where that was
+ * measured its own. */
 double dtp_matmul_flops_per_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype);
+
+/* Rate of a long copy in a GPU's memory, bytes read and written a second: the GPU's memory_fraction of what its
+ * datasheet says, or hbm_fraction. */
+double dtp_copy_bytes_per_s(const struct dtp_gpu *gpu);
 
 /* Products with a few vectors (PowerSGD's) in fp32, which tensor cores do not take: libraries have kernels for them
  * that fill no tile but pass over the matrix. */

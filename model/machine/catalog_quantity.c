@@ -30,7 +30,19 @@
       "that link, one direction, all lanes of one GPU")                                                                \
     X("pcie_bytes_per_s", "bytes_per_s", true, REAL, pcie_bytes_per_s, 1e8, 1e13, "to the host, one direction")        \
     X("sm_count", "count", true, COUNT, sm_count, 1, 100000, "multiprocessors, or compute units")                      \
-    X("power_w", "w", true, REAL, power_w, 1, 1e5, "power limit of the board")
+    X("power_w", "w", true, REAL, power_w, 1, 1e5, "power limit of the board")                                         \
+    X("memory_fraction", "fraction", false, REAL, memory_fraction, 0.01, 1,                                            \
+      "rate of a long copy / memory_bytes_per_s; none: as H200")                                                       \
+    X("sm_memory_fraction", "fraction", false, REAL, sm_memory_fraction, 0.01, 10,                                     \
+      "bytes that a unit moves in kernels that pass over memory / an SM of H200; none: 1")                             \
+    X("fp8_matmul_fraction", "fraction", false, REAL, fp8_matmul_fraction, 0.01, 1,                                    \
+      "sustained rate of large fp8 matmuls / dense peak; none: matmul_fraction")                                       \
+    X("flash_forward_fraction", "fraction", false, REAL, flash_forward_fraction, 0.01, 1.5,                            \
+      "FlashAttention, head 128, long sequences / sustained rate of bf16 matmuls; none: the architecture's")           \
+    X("flash_backward_fraction", "fraction", false, REAL, flash_backward_fraction, 0.01, 1.5,                          \
+      "the same backward; none: the architecture's")                                                                   \
+    X("link_fraction", "fraction", false, REAL, link_fraction, 0.01, 1,                                                \
+      "bus rate of a long ring of a node's GPUs / link_bytes_per_s; none: NVLink's")
 
 #define MACHINE_QUANTITY_TABLE(X)                                                                                      \
     X("name", "text", true, NAME, name, 0, 0, "as people write it")                                                    \

@@ -47,6 +47,13 @@ struct dtp_gpu {
     double pcie_bytes_per_s;   /* host link, one direction */
     uint32_t sm_count;
     double power_w;
+    /* Of this part, where somebody measured it; 0: as the constants of the model have it, which are NVIDIA's GPUs' */
+    double memory_fraction;        /* rate of a long copy / memory_bytes_per_s */
+    double sm_memory_fraction;     /* what one of its units moves in kernels that pass over memory / an SM of an H200 */
+    double fp8_matmul_fraction;    /* sustained large fp8 matmul rate / peak */
+    double flash_forward_fraction; /* FlashAttention, head 128, long sequences / sustained bf16 matmul rate */
+    double flash_backward_fraction; /* the same backward with 2.5 x the forward's FLOPs */
+    double link_fraction;           /* bus rate of a long ring of a node's GPUs / link_bytes_per_s */
 };
 
 struct dtp_machine {

@@ -88,13 +88,20 @@ static void read_epsilon(struct dtp_hf_reader *reader, const struct dtp_hf_famil
     t->norm_epsilon = dtp_hf_number(reader, keys, absent, 0, 1);
 }
 
-/* Keys that make another model of any family. */
-static void refuse_experts(struct dtp_hf_reader *reader)
+/* Keys that make another model of a family without experts. */
+static void refuse_experts(struct dtp_hf_reader *reader, const struct dtp_hf_family *family)
 {
     static const char *const keys[] = {"num_local_experts", "num_experts", "n_routed_experts"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (dtp_hf_integer(reader, keys[i], 0, 0, DTP_HF_MAX_WIDTH) > 1)
-            dtp_hf_refuse(reader, keys[i], "is more than 1; mixtures of experts are not modelled");
+    char known[160] = "";
+    for (const struct dtp_hf_family *f = dtp_hf_families_experts; f->type; f++)
+        if (f->experts)
+            dtp_append_part(known, sizeof known, ", ", "%s", f->type);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        uint64_t experts = dtp_hf_integer(reader, keys[i], 0, 0, DTP_HF_MAX_WIDTH);
+        if (experts > 1)
+            dtp_hf_refuse(reader, keys[i], "is %" PRIu64 ", and models of type \"%s\" have no experts; these have: %s",
+                          experts, family->type, known);
+    }
 }
 
 static void read_family(struct dtp_hf_reader *reader, const struct dtp_hf_family *family, struct dtp_transformer *t)
@@ -110,7 +117,7 @@ static void read_family(struct dtp_hf_reader *reader, const struct dtp_hf_family
     read_epsilon(reader, family, t);
     t->tied_head = dtp_hf_switch(reader, "tie_word_embeddings", family->tied);
     if (!family->experts)
-        refuse_experts(reader);
+        refuse_experts(reader, family);
     refuse_quantised(reader);
     if (family->finish)
         family->finish(reader, t);

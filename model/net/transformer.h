@@ -133,6 +133,12 @@ struct dtp_transformer dtp_transformer_told(const struct dtp_transformer *transf
 bool dtp_transformer_layer_has_experts(const struct dtp_transformer *transformer, uint64_t layer);
 /* How many of the layers before `end` have them. */
 uint64_t dtp_transformer_expert_layers(const struct dtp_transformer *transformer, uint64_t end);
+/* Whether any layer has an MLP of `ffn` columns; where all have experts that width is nobody's. */
+static inline bool dtp_transformer_has_mlp(const struct dtp_transformer *transformer)
+{
+    return !transformer->experts ||
+           dtp_transformer_expert_layers(transformer, transformer->layers) < transformer->layers;
+}
 /* All layers are of one kind, with experts or without. */
 static inline bool dtp_transformer_is_uniform(const struct dtp_transformer *transformer)
 {

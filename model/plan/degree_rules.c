@@ -59,8 +59,10 @@ static bool tensor_fault(const struct dtp_resolver *r, const struct dtp_plan *p,
     if (!divides(tp, t->kv_heads) && !divides(t->kv_heads, tp))
         return breaks_rule(out, "%" PRIu32 " and %" PRIu64 " key/value heads: neither divides the other", tp,
                            t->kv_heads);
-    if (!divides(tp, t->ffn))
+    if (dtp_transformer_has_mlp(t) && !divides(tp, t->ffn))
         return breaks_rule(out, "%" PRIu32 " does not divide ffn %" PRIu64, tp, t->ffn);
+    if (!divides(tp, t->shared_expert_ffn))
+        return breaks_rule(out, "%" PRIu32 " does not divide shared_expert_ffn %" PRIu64, tp, t->shared_expert_ffn);
     if (p->sequence_parallel && !divides((uint64_t)tp * p->cp, p->sequence))
         return breaks_rule(out,
                            "%" PRIu32 "%s does not divide seq %" PRIu64 ", which sequence_parallel spreads over it", tp,

@@ -70,6 +70,7 @@ struct dtp_backtest_group {
     char name[160];
     size_t rows, scored, first_row;
     struct dtp_error_statistics throughput, baseline, unseen_baseline, memory[DTP_RUN_MEMORY_COUNT];
+    struct dtp_error_statistics beside_unseen; /* throughput of the rows that the unseen baseline predicts */
 };
 
 /* A sweep: rows of one publication, model, kind of GPU, sequence length and number of nodes, which somebody could have

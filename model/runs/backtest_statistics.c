@@ -66,7 +66,7 @@ struct dtp_error_statistics dtp_error_statistics(double *errors_pct, size_t coun
 }
 
 /* One error of a row: its throughput, its baseline's, or that of a memory figure. */
-enum which_error { THROUGHPUT, BASELINE, UNSEEN_BASELINE, MEMORY };
+enum which_error { THROUGHPUT, BASELINE, UNSEEN_BASELINE, BESIDE_UNSEEN, MEMORY };
 
 static double error_of(const struct dtp_backtest_row *row, enum which_error which, int kind)
 {
@@ -74,6 +74,7 @@ static double error_of(const struct dtp_backtest_row *row, enum which_error whic
     case THROUGHPUT: return row->error_pct;
     case BASELINE: return row->baseline_error_pct;
     case UNSEEN_BASELINE: return row->unseen_baseline_error_pct;
+    case BESIDE_UNSEEN: return isnan(row->unseen_baseline_error_pct) ? NAN : row->error_pct;
     case MEMORY: break;
     }
     return row->memory_error_pct[kind];
@@ -99,6 +100,7 @@ static void fill_group(const struct selection *s, struct dtp_backtest_group *gro
     group->throughput = select_statistics(s, THROUGHPUT, 0);
     group->baseline = select_statistics(s, BASELINE, 0);
     group->unseen_baseline = select_statistics(s, UNSEEN_BASELINE, 0);
+    group->beside_unseen = select_statistics(s, BESIDE_UNSEEN, 0);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++)
         group->memory[kind] = select_statistics(s, MEMORY, kind);
 }

@@ -315,6 +315,40 @@ static void write_recipe(struct writer *w)
     REFUSE(w, "precision_recipe '%.60s' is not modelled; those of key precision are", w->run->precision_recipe);
 }
 
+/* ---- the GPU's power ------------------------------------------------------------------------------------------- */
+
+/* Figure in front of the first W of the clause: "power limited to 700 W", "power limited, 700W"; 0: none. */
+static double noted_watts(const char *clause)
+{
+    for (const char *c = clause; *c && *c != ';'; c++) {
+        char *end = NULL;
+        double figure = *c >= '0' && *c <= '9' ? strtod(c, &end) : 0;
+        if (end && end[strspn(end, " ")] == 'W')
+            return figure;
+        if (end)
+            c = end - 1;
+    }
+    return 0;
+}
+
+/* A part held below its power is another machine than the catalogue's: how fast it computes says how far. */
+void dtp_run_write_power(struct writer *w, const struct dtp_gpu *gpu)
+{
+    static const char *const words[] = {"power limited", "power-limited"};
+    const char *const texts[] = {w->run->gpu_name, w->run->notes};
+    const char *noted = NULL;
+    double watts = 0;
+    for (size_t i = 0; i < 4; i++) {
+        const char *clause = strcasestr(texts[i / 2], words[i % 2]);
+        noted = noted ? noted : clause;
+        watts = clause && watts <= 0 ? noted_watts(clause) : watts;
+    }
+    if (noted && watts <= 0)
+        UNSTATED(w, "'power limited' without watts: to how much the GPU's power was held is not stated");
+    else if (noted && gpu && watts != gpu->power_w)
+        REFUSE(w, "the GPU was power limited to %g W, and %s has %g W", watts, gpu->key, gpu->power_w);
+}
+
 /* ---- hooks of DDP ---------------------------------------------------------------------------------------------- */
 
 /* "comm hook powersgd rank 4", "comm hook fp16_compress_hook". */

@@ -170,6 +170,7 @@ static void write_cluster(struct writer *w, const struct dtp_catalog *catalog)
     const struct dtp_machine *machine = choose_machine(run, catalog);
     const char *measured = measured_machine(run, catalog);
     uint64_t node = strstr(run->links, "NVL72") ? rack_of(run->gpus) : run->gpus_per_node;
+    dtp_run_write_power(w, dtp_catalog_gpu(catalog, run->gpu_key, NULL, 0, NULL));
     set(w, "gpu", "%s", run->gpu_key);
     if (measured || machine)
         set_text(w, "machine", measured ? measured : machine->key);

@@ -24,6 +24,7 @@
     X(framework, "framework", false,                                                                                   \
       "the program that ran and its rules: torchtitan, Megatron, DeepSpeed, ...; default PyTorch")                     \
     X(gpu_key, "gpu_key", true, "GPU (dtplan catalog gpus)")                                                           \
+    X(gpu_name, "gpu", false, "GPU as the source names it; one whose power is limited says to how many W")             \
     X(strategy_key, "strategy_key", true, "as --strategy, or single: one data-parallel rank")                          \
     X(offload_key, "offload_key", false, "what is offloaded, joined by +: params, optimizer, gradients; default none") \
     X(param_dtype, "param_dtype", false, "bf16, fp16, fp32 or fp8; default bf16")                                      \

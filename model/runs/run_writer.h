@@ -66,6 +66,9 @@ static inline bool flag(struct writer *w, const char *column, const char *text, 
 /* The precision of a row with fp8 matmuls: as its recipe, its notes or its framework say. */
 const char *dtp_run_fp8_precision(const struct writer *w);
 bool dtp_run_write_parts(struct writer *w);
+/* Refuses a row whose GPU, in column gpu or in notes, was held below its power, unless it says to as much as `gpu`, the
+ * catalogue's (NULL: none), has. */
+void dtp_run_write_power(struct writer *w, const struct dtp_gpu *gpu);
 /* What a run under DeepSpeed's engine sets there. */
 void dtp_run_write_engine(struct writer *w);
 /* run_checkpointing.c: settles what `job`, made of `scenario`, recomputes. */

@@ -317,7 +317,7 @@ static void test_wrong_values_name_line_and_key(void **state)
                  "hidden_act is \"tanh\"; in a gated MLP silu and the gelu kinds are modelled");
     expect_fault(LLAMA "\"num_attention_heads\": 30}", "num_attention_heads 30 do not divide the hidden size 4096");
     expect_fault(LLAMA "\"num_key_value_heads\": 5}", "kv_heads 5 do not divide heads 32");
-    expect_fault(LLAMA "\"num_local_experts\": 8}", "mixtures of experts");
+    expect_fault(LLAMA "\"num_local_experts\": 8}", "is 8, and models of type \"llama\" have no experts");
     expect_fault(LLAMA "\"x\": {\"hidden_size\": 1},\n\n\"hidden_size\": 0}", "config.json:4: hidden_size is 0");
     expect_fault("{\"model_type\": \"mpt\",\n\"attn_config\": {\"alibi\": 1}}",
                  "config.json:2: attn_config.alibi is 1");

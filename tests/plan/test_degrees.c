@@ -74,6 +74,27 @@ static void test_tensor_parallel_rules(void **state)
     expect_refused(plan, "offload: is not modelled together with tp, cp or pp; use none");
 }
 
+/* `ffn` is nobody's where all layers have experts, which tensor parallel ranks do not cut. */
+static void test_widths_of_experts(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = split(8, 1, 1);
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster c = cluster(64, 8);
+    t.experts = 8, t.experts_per_token = 2, t.expert_ffn = 512, t.ffn = 11009, plan.ep = 8;
+    memset(&faults, 0, sizeof faults);
+    struct dtp_plan asked = plan;
+    if (dtp_plan_resolve(&plan, &t, &c, &faults) != DTP_OK)
+        fail_msg("refused: %s", faults.text[0]);
+    t.dense_layers = 1, plan = asked;
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &c, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "tp: 8 does not divide ffn 11009"));
+    t.ffn = 11008, t.shared_expert_ffn = 516, plan = asked;
+    memset(&faults, 0, sizeof faults);
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &c, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "tp: 8 does not divide shared_expert_ffn 516"));
+}
+
 /* 4 of 12 heads' widths: neither divides the GPUs of a node of 8 but 4 does; key/value heads divide or are divided. */
 static void test_nodes_and_key_value_heads(void **state)
 {
@@ -398,6 +419,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensor_parallel_rules),
         cmocka_unit_test(test_nodes_and_key_value_heads),
+        cmocka_unit_test(test_widths_of_experts),
         cmocka_unit_test(test_context_parallel_rules),
         cmocka_unit_test(test_layouts_that_exist),
         cmocka_unit_test(test_order_of_ranks),

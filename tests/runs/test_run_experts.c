@@ -19,6 +19,7 @@ static struct dtp_run olmoe(void)
                             .model_name = "olmoe-1b-7b",
                             .framework = "PyTorch 2.11",
                             .gpu_key = "h200-sxm",
+                            .gpu_name = "",
                             .strategy_key = "full_shard",
                             .offload_key = "none",
                             .param_dtype = "bf16",
@@ -190,10 +191,33 @@ static void test_packed(void **state)
     assert_refused(run, "seq_len is empty");
 }
 
+/* A limit without watts is no machine; with those that the part has it is that part. */
+static void test_limited_power(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *gpu, *notes, *reason;
+    } rows[] = {{"H200 (power limited)", "", "'power limited' without watts"},
+                {"", "power-limited nodes; 700 W elsewhere", "'power limited' without watts"},
+                {"", "power limited to 500 W", "the GPU was power limited to 500 W, and h200-sxm has 700 W"},
+                {"H200 (power limited, 700W)", "seq 2048, power limited", NULL},
+                {"H200-141GB-SXM", "no limit of power", NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct dtp_run run = olmoe();
+        struct dtp_faults faults = {0};
+        struct dtp_job job;
+        bool unstated = false;
+        run.unstated = &unstated, run.gpu_name = rows[i].gpu, run.notes = rows[i].notes;
+        assert_int_equal(dtp_run_job(&run, &catalog, &job, &faults), rows[i].reason ? DTP_BAD_INPUT : DTP_OK);
+        assert_true(!rows[i].reason || strstr(faults.text[0], rows[i].reason));
+        assert_int_equal(unstated, i < 2);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts), cmocka_unit_test(test_latent_preset),
-                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_notes),
-                                       cmocka_unit_test(test_packed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limited_power), cmocka_unit_test(test_experts),
+                                       cmocka_unit_test(test_latent_preset), cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_notes),         cmocka_unit_test(test_packed)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }

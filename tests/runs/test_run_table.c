@@ -19,6 +19,7 @@ static struct dtp_run plain_run(void)
                             .model_name = "Llama-2-7B",
                             .framework = "torchtitan (FSDP2)",
                             .gpu_key = "h100-sxm",
+                            .gpu_name = "",
                             .strategy_key = "full_shard",
                             .offload_key = "none",
                             .param_dtype = "bf16",
@@ -146,8 +147,7 @@ static void test_parts_that_are_not_modelled(void **state)
     run.lora_rank = 16;
     run.quantised_base = "nf4";
     assert_refused(&run, "which linears have adapters (lora_rank 16) is not stated in notes");
-    run.lora_rank = 0;
-    run.quantised_base = "none";
+    run.lora_rank = 0, run.quantised_base = "none";
     assert_refused(&run, "lora_rank is not stated (quantised_base none)");
     run = plain_run();
     run.precision_recipe = "mxfp8 grouped GEMM only";

@@ -478,7 +478,10 @@ static void test_unseen_baseline_by_hand(void **state)
     assert_close(b->unseen_baseline_error_pct, 100 * (c_mfu / b_mfu - 1), 1e-9);
     assert_close(c->unseen_baseline_error_pct, 100 * (b_mfu / c_mfu - 1), 1e-9);
     assert_int_equal(backtest->sources[0].unseen_baseline.count, 0);
+    assert_int_equal(backtest->sources[0].beside_unseen.count, 0);
     assert_int_equal(backtest->unseen_baseline.count, 2);
+    assert_int_equal(backtest->sources[1].beside_unseen.count, 1);
+    assert_close(backtest->sources[1].beside_unseen.median_abs_pct, fabs(b->error_pct), 1e-9);
     assert_close(backtest->sources[1].unseen_baseline.median_abs_pct, fabs(b->unseen_baseline_error_pct), 1e-9);
     dtp_backtest_destroy(backtest);
 }

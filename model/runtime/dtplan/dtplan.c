@@ -92,7 +92,7 @@ static void check_widths(struct dtp_resolver *r)
         const char *key;
         uint64_t width, multiple;
     } widths[] = {{"hidden", t->hidden, DTP_PARAMETER_ALIGNMENT},
-                  {"ffn", t->ffn, DTP_PARAMETER_ALIGNMENT / 2},
+                  {"ffn", dtp_transformer_has_mlp(t) ? t->ffn : 0, DTP_PARAMETER_ALIGNMENT / 2},
                   {"head_dim", t->head_dim, DTP_PARAMETER_ALIGNMENT / 2},
                   {"expert_ffn", t->expert_ffn, DTP_PARAMETER_ALIGNMENT},
                   {"shared_expert_ffn", t->shared_expert_ffn, DTP_PARAMETER_ALIGNMENT},
@@ -156,7 +156,8 @@ static uint32_t lower_tp(const struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
     uint32_t tp = r->plan->tp - 1;
-    while (tp > 1 && (t->heads % tp || t->kv_heads % tp || t->ffn % ((uint64_t)tp * DTP_PARAMETER_ALIGNMENT) ||
+    uint64_t ffn = dtp_transformer_has_mlp(t) ? t->ffn : 0;
+    while (tp > 1 && (t->heads % tp || t->kv_heads % tp || ffn % ((uint64_t)tp * DTP_PARAMETER_ALIGNMENT) ||
                       r->cluster->gpus % tp))
         tp--;
     return tp;
@@ -168,6 +169,7 @@ static void check_tensor(struct dtp_resolver *r)
 {
     const struct dtp_transformer *t = r->transformer;
     const struct dtp_plan *p = r->plan;
+    uint64_t ffn = dtp_transformer_has_mlp(t) ? t->ffn : 0;
     if (p->tp < 2)
         return;
     if (t->kv_heads % p->tp)
@@ -175,13 +177,13 @@ static void check_tensor(struct dtp_resolver *r)
                         "%" PRIu32 " does not divide %" PRIu64
                         " key/value heads, of which runtime dtplan keeps no copies; the nearest that fits is %" PRIu32,
                         p->tp, t->kv_heads, lower_tp(r));
-    else if (t->ffn % p->tp == 0 && t->ffn % (DTP_PARAMETER_ALIGNMENT / 2) == 0 && /* else it is refused already */
-             t->ffn % ((uint64_t)p->tp * DTP_PARAMETER_ALIGNMENT))
+    else if (ffn % p->tp == 0 && ffn % (DTP_PARAMETER_ALIGNMENT / 2) == 0 && /* else it is refused already */
+             ffn % ((uint64_t)p->tp * DTP_PARAMETER_ALIGNMENT))
         dtp_plan_refuse(r, "tp",
                         "%" PRIu32 " leaves a rank ffn %" PRIu64
                         " / tp, which is no multiple of %u, as it must be for runtime dtplan; the nearest that fits is "
                         "%" PRIu32 ", or set ffn to a multiple of %" PRIu64,
-                        p->tp, t->ffn, DTP_PARAMETER_ALIGNMENT, lower_tp(r), (uint64_t)p->tp * DTP_PARAMETER_ALIGNMENT);
+                        p->tp, ffn, DTP_PARAMETER_ALIGNMENT, lower_tp(r), (uint64_t)p->tp * DTP_PARAMETER_ALIGNMENT);
     uint64_t first;
     if (!dtp_parameter_vocab_slice(t->vocab, p->tp, p->tp - 1, &first))
         dtp_plan_refuse(r, "tp", "%" PRIu32 " leaves the last rank none of %" PRIu64 " tokens of the vocabulary", p->tp,
