@@ -79,8 +79,11 @@ static void check_ahead(struct dtp_resolver *r)
     bool alike = t->expert_layer_step < 2 && t->sliding_window_pattern < 2 && !t->chunked_attention;
     bool split = p->pp > 1 && (dtp_plan_splits_backward(p) || p->schedule == DTP_SCHEDULE_DUALPIPE);
     if (!p->runtime->predicts_ahead) {
-        dtp_plan_refuse(r, "mtp_layers", "is not modelled under runtime %s; use runtime megatron, or 0",
-                        p->runtime->name);
+        dtp_plan_refuse(r, "mtp_layers", "is not modelled under runtime %s%s; use runtime megatron, or 0",
+                        p->runtime->name,
+                        p->runtime->fsdp && !dtp_plan_layers(p)->calls_experts
+                            ? ", for torchtitan's module is a unit of FSDP2 beside the layers' that is not"
+                            : "");
         return;
     }
     if (t->mtp_layers > 1)

@@ -61,29 +61,29 @@ static void macro_row(struct dtp_grid *grid, const struct dtp_backtest *backtest
 
 #define RUNS_THAT_TELL 8
 
-/* The sources whose runs a constant MFU that has not seen them predicts better, of the runs that both predict: a
- * predictor must not be among them. A constant has nothing to say of GPUs that nobody else measured. */
+/* The sources whose runs a constant MFU that has not seen them predicts better: a predictor must not be among them. Of
+ * GPUs that nobody else measured a constant has nothing to say: judged are the runs that both predict, counted. */
 static void print_beaten(const struct dtp_backtest *backtest, const struct dtp_page *page)
 {
     size_t judged = 0, beaten = 0;
     char names[1024] = "";
     for (size_t i = 0; i < backtest->source_count; i++) {
         const struct dtp_backtest_group *group = &backtest->sources[i];
-        bool tells = group->beside_unseen.count >= RUNS_THAT_TELL;
+        bool tells = group->throughput.count >= RUNS_THAT_TELL && group->beside_unseen.count > 0;
         judged += tells;
         if (!tells || group->beside_unseen.median_abs_pct <= group->unseen_baseline.median_abs_pct)
             continue;
         beaten++;
-        dtp_append_part(names, sizeof names, ", ", "%s", group->name);
+        dtp_append_part(names, sizeof names, ", ", "%s (%zu of %zu runs: %.1f %%, the constant %.1f)", group->name,
+                        group->beside_unseen.count, group->throughput.count, group->beside_unseen.median_abs_pct,
+                        group->unseen_baseline.median_abs_pct);
     }
     if (!judged)
         return;
-    dtp_page_say(page, 2, 4,
-                 "worse than an unseen constant MFU: %zu of %zu sources of %d runs or more that both predict", beaten,
-                 judged, RUNS_THAT_TELL);
-    if (beaten) {
+    fprintf(page->file, "  worse than an unseen constant MFU: %zu of %zu sources of %d runs or more\n", beaten, judged,
+            RUNS_THAT_TELL);
+    if (beaten)
         dtp_page_say(page, 4, 4, "%s", names);
-    }
 }
 
 static void print_throughput(const struct dtp_backtest *backtest, const struct dtp_page *page)
