@@ -26,13 +26,18 @@ static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
     return b->bytes.grads * (b->units->total + dtp_bound_factors(b)) + DTP_POWERSGD_STREAMS * cublas;
 }
 
-/* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two
- * threads; what a hook keeps; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights. */
-static uint64_t workspaces(const struct dtp_bound *b)
+uint64_t dtp_bound_workspace(const struct dtp_bound *b)
 {
     enum dtp_gpu_architecture architecture = b->cluster->gpu.architecture;
     bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
-    uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
+    return large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
+}
+
+/* cuBLAS' workspaces of two threads, of one where autograd's comes and goes; what a hook keeps; RoPE's fp32 tables; the
+ * micro-step's 64-bit tokens; fp8 casts of weights. */
+static uint64_t workspaces(const struct dtp_bound *b)
+{
+    uint64_t cublas = dtp_bound_workspace(b), threads = b->plan->runtime->autograd_workspace ? 1 : 2;
     uint64_t casts = 0, angles = b->transformer->head_dim * (b->plan->sequence / b->plan->cp);
     uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * angles : 0;
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
@@ -44,7 +49,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
     }
     uint64_t logits = b->plan->hold_logits ? 4 * b->transformer->vocab * b->tokens : 0; /* of the step before */
     uint64_t experts = b->transformer->experts ? dtp_plan_expert_workspaces(b->plan, &b->cluster->gpu) : 0;
-    return hooked(b, cublas) + 2 * cublas + experts + tables + 8 * b->tokens + casts + logits;
+    return hooked(b, cublas) + threads * cublas + experts + tables + 8 * b->tokens + casts + logits;
 }
 
 void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)

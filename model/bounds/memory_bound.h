@@ -88,6 +88,9 @@ static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
     b->least_bytes = larger(b->least_bytes, b->rest_bytes + bytes);
 }
 
+/* Bytes of a thread's cuBLAS workspace: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB
+ * (CublasHandlePool.cpp). */
+uint64_t dtp_bound_workspace(const struct dtp_bound *b);
 /* Elements of the factors that PowerSGD makes of all gradients. */
 uint64_t dtp_bound_factors(const struct dtp_bound *b);
 /* Activations and stages of layers of one kind, number `index` of those that there are. */

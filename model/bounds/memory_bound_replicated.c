@@ -11,7 +11,8 @@
 struct replicated {
     uint64_t kept_casts, kept, casts, head_cast, buckets, made, element_bytes, last_bytes;
     uint64_t head_gradient, waiting, largest, carried, shard, beside;
-    bool counted; /* buckets of so many elements, flattened into a copy to be reduced */
+    uint64_t workspace; /* that stands from the first backward on */
+    bool counted;       /* buckets of so many elements, flattened into a copy to be reduced */
 };
 
 /* Gradients at rest when `done` of the micro-step's have been made. */
@@ -26,7 +27,7 @@ static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r,
         return (g + r->made) * total;
     if (plan->runtime->sums_gradients) { /* which DDP's buckets stand beside */
         bool buckets = plan->strategy == DTP_DDP && dtp_plan_gradient_ranks(plan, b->cluster) > 1;
-        return (g + (buckets ? r->made : 0)) * total + r->made * done;
+        return (g + (buckets ? r->made : 0)) * total + r->made * done + (several || done ? r->workspace : 0);
     }
     if (dtp_plan_has_ddp_buckets(plan, b->cluster)) { /* buckets hold all; beside them what is no view of them */
         uint64_t left = done < total ? (plan->accumulate > 2 ? total : total - done) : 0;
@@ -49,7 +50,8 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     struct replicated r = {.counted = runtime->counts_elements && !behind,
                            .made = dtp_plan_sums_gradients(plan) ? b->bytes.params : g,
                            .largest = larger(larger(t->largest, t->embedding), t->position),
-                           .shard = g * dtp_divide_up(t->total, t->ranks)};
+                           .shard = g * dtp_divide_up(t->total, t->ranks),
+                           .workspace = runtime->autograd_workspace ? dtp_bound_workspace(b) : 0};
     r.beside = runtime->adds_before_shards && dtp_plan_shards_grads(plan) && t->ranks > 1 ? r.shard : 0;
     if (autocast) {
         bool replays = b->activations.checkpoint_every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;

@@ -233,13 +233,14 @@ static uint64_t narrow_elements(const struct dtp_lowering *l)
     return elements + l->transformer->ahead_layers * projection.in * projection.out;
 }
 
-/* cuBLAS workspaces (forward's and autograd's thread have one each), RoPE's fp32 sines and cosines, logits that the
- * training loop holds from their loss to the next, and the micro-step's 64-bit tokens. */
+/* cuBLAS workspaces (forward's and autograd's thread have one each, this one unless the runtime takes it), RoPE's fp32
+ * sines and cosines, logits that the training loop holds from their loss to the next, and the micro-step's 64-bit
+ * tokens. */
 static void make_standing_buffers(struct dtp_lowering *l)
 {
     uint64_t cublas = dtp_lower_cublas_workspace_bytes(l);
     uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence / l->plan->cp) : 0;
-    for (int handle = 0; handle < (2); handle++)
+    for (int handle = l->plan->runtime->autograd_workspace; handle < 2; handle++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
     uint64_t grouped = l->transformer->experts ? dtp_plan_expert_workspaces(l->plan, &l->cluster->gpu) : 0;
     dtp_lower_buffer(l, "workspaces of experts' matmuls", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, grouped, true);

@@ -114,6 +114,7 @@ const struct dtp_runtime dtp_runtime_nanotron = {
     .gathers_again = true,
     .sums_beside = true,
     .records_terms = true,
+    .autograd_workspace = true,
     .one_queue = true,
     .fused_norms = true,
     .group_of_one = true,
