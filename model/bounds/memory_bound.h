@@ -21,14 +21,14 @@ struct dtp_bound {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast,
-     * that have gradients; what a token keeps more of a layer that stays in bf16; as shards hold them, of the kind that
+     * that have gradients, that run in fewer bits; what a token keeps more of a layer that stays in bf16; as shards hold them, of the kind that
      * has more. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
-    uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS];
+    uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS], layer_narrow[DTP_LAYER_MLPS];
     uint64_t wider[DTP_LAYER_MLPS], layer_padded;
     const struct dtp_units *units, *trained; /* all parameters; those that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
-    uint64_t tokens, layers;
+    uint64_t tokens, layers, partition; /* the latter: elements that a rank updates */
     bool uniform; /* all layers are of one kind */
     /* Bytes that stay beside a layer's activations: fp8 weights by columns, unpacked ones; of these the latter, and
      * what the first layer does not keep, whose input has no gradient; while a block's largest packed matrix is
@@ -39,7 +39,6 @@ struct dtp_bound {
     uint64_t low, term, head_input;
     uint64_t rest_bytes, forward_bytes; /* parameters, optimizer, workspaces | beside what the last block saves */
     int stages, matrices;               /* of the kinds that there are; of two kinds, of dense layers */
-    uint64_t dummies; /* elements of each shape of these, which Transformer Engine hands autograd (get_dummy_wgrad) */
     /* Our executor's: beside what forward keeps; of the block above; a block before its first norm; made again. */
     uint64_t passing, carried, opened, replayed, returned;
     /* Of the instants so far; those at which a block is all that stands of activations; what surely stands at one;
@@ -97,8 +96,8 @@ uint64_t dtp_bound_forward(const struct dtp_bound *b);
 /* Sum over the first `layers`: `checkpointed` of those that are, `whole` of the others, by kind. */
 uint64_t dtp_bound_layers(const struct dtp_bound *b, uint64_t layers, const uint64_t *checkpointed,
                           const uint64_t *whole);
-/* Of the first `layers`, what those that stay in bf16 keep more of a token. */
-uint64_t dtp_bound_wider(const struct dtp_bound *b, uint64_t layers);
+/* Of the first `layers`, those that stay in bf16, by kind. */
+uint64_t dtp_bound_wide(const struct dtp_bound *b, uint64_t layers, const uint64_t *of_kind);
 /* Layers of the first so many that are not checkpointed, as every so many of them are. */
 static inline uint64_t dtp_bound_whole(const struct dtp_bound *b, uint64_t layers)
 {
@@ -111,7 +110,7 @@ static inline uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layer
     const uint64_t whole = dtp_bound_whole(b, layers),
                    bytes = b->uniform ? (layers - whole) * b->layer_kept[0] + whole * b->layer_all[0]
                                       : dtp_bound_layers(b, layers, b->layer_kept, b->layer_all),
-                   more = b->wider[0] | b->wider[1] ? dtp_bound_wider(b, layers) : 0;
+                   more = b->wider[0] | b->wider[1] ? dtp_bound_wide(b, layers, b->wider) : 0;
     return dtp_bound_tokens(b, bytes + more + b->activations.embedding) + whole * b->kept_weights - b->cut;
 }
 /* The worst stage of a block, of a finished weight gradient `element_bytes`, of the one at work `current` more. */

@@ -17,13 +17,13 @@ uint64_t dtp_bound_layers(const struct dtp_bound *b, uint64_t layers, const uint
            (experts ? again * checkpointed[1] + (experts - again) * whole[1] : 0);
 }
 
-uint64_t dtp_bound_wider(const struct dtp_bound *b, uint64_t layers)
+uint64_t dtp_bound_wide(const struct dtp_bound *b, uint64_t layers, const uint64_t *of_kind)
 {
-    uint64_t bytes = 0;
+    uint64_t sum = 0;
     for (uint64_t layer = 0; layer < layers; layer++)
         if (dtp_plan_layer_is_wide(b->plan, b->transformer, layer))
-            bytes += b->wider[!b->uniform && dtp_transformer_layer_has_experts(b->transformer, layer)];
-    return bytes;
+            sum += of_kind[!b->uniform && dtp_transformer_layer_has_experts(b->transformer, layer)];
+    return sum;
 }
 
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
@@ -219,10 +219,6 @@ static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind
         const uint64_t elements = m->groups * m->out * m->in, adapters = m->groups * m->rank * (m->out + m->in);
         b->matrix[i] = (struct dtp_bound_matrix){elements, m->out, kind->adapted ? adapters : elements,
                                                  b->stage[stage_of(m->id)].token_bytes};
-        int k = 0;
-        while (b->matrix[k].out != m->out || b->matrix[k].elements != elements)
-            k++;
-        b->dummies += k == i && b->plan->runtime->gradients_in_matmul ? elements : 0;
     }
 }
 
@@ -239,10 +235,10 @@ void dtp_bound_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, in
         dtp_bound_executor_kind(b, &tensors->kind, &activations);
     else
         add_stages(b, tensors, &activations, units, &adapters);
-    if (index == 0 && (b->plan->runtime->counts_elements || b->plan->runtime->gradients_in_matmul))
+    if (index == 0 && b->plan->runtime->counts_elements)
         list_matrices(b, &tensors->kind);
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
-    b->layer_cast[index] = units->layer_cast;
+    b->layer_cast[index] = units->layer_cast, b->layer_narrow[index] = units->layer_narrow;
     b->layer_trained[index] = dtp_plan_adapts(b->plan) ? units->layer_trained : units->layer;
     if (b->plan->megatron.bf16_first || b->plan->megatron.bf16_last) {
         const struct dtp_plan wide = dtp_plan_of_wide_layers(b->plan);

@@ -49,7 +49,7 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     struct replicated r = {.counted = runtime->counts_elements && !behind,
                            .made = dtp_plan_sums_gradients(plan) ? b->bytes.params : g,
                            .largest = larger(larger(t->largest, t->embedding), t->position),
-                           .shard = g * dtp_divide_up(t->total, t->ranks)};
+                           .shard = g * b->partition};
     r.beside = runtime->adds_before_shards && dtp_plan_shards_grads(plan) && t->ranks > 1 ? r.shard : 0;
     if (autocast) {
         bool replays = b->activations.checkpoint_every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
@@ -142,12 +142,11 @@ void dtp_bound_replicated(struct dtp_bound *b)
         dtp_bound_keep(b, end + reduce * (bucket + smaller(larger(bucket, r.largest), t->total)));
     b->first_bytes = gradients(b, &r, t->head) + r.kept + dtp_bound_saved(b, b->layers) + stream;
     b->positions_bytes = end + r.waiting + stream, b->gradients_bytes = end;
-    const uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(t->total, t->ranks) : t->total,
-                   after = summed ? begin : end, rest = r.beside ? r.beside : after;
+    const uint64_t after = summed ? begin : end, rest = r.beside ? r.beside : after;
     const bool wide = plan->runtime->counts_elements && !sums && b->bytes.grads < 4 &&
                       plan->offload == DTP_OFFLOAD_NONE, /* updated in fp32 */
         copies = summed && plan->strategy == DTP_ZERO1;  /* of gathered weights */
     dtp_bound_hold(b, rest - r.carried);
-    dtp_bound_keep(b, rest + (wide ? 4 * own : 0) + (copies ? 2 * b->bytes.params * t->total : 0) +
-                          dtp_optimizer_scratch_bytes(b->transformer, plan, own));
+    dtp_bound_keep(b, rest + (wide ? 4 * b->partition : 0) + (copies ? 2 * b->bytes.params * t->total : 0) +
+                          dtp_optimizer_scratch_bytes(b->transformer, plan, b->partition));
 }
