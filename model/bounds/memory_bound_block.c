@@ -144,15 +144,20 @@ static uint64_t in_steps(const struct dtp_bound *b, const struct dtp_layer_kind 
     return 32 * kind->d_kv + (context.keeps ? 0 : hand);
 }
 
-/* In forward beside all that a block saves: an operand in fp32 and its cast, of the last product; both branches'
- * results with their sum and the block's; or instead of the MLP's tensors, of steps of shared attention in fp32 two
- * results and twice that to merge them. */
+/* In forward beside all that a block saves: an operand in fp32 and its cast, of the last product; or as the block's
+ * result is made, of eager kernels, what the last branch returned, of branches side by side both and their sum; where no
+ * norm stands before branches what these read of the stream is saved cast, and stands besides; or instead of the MLP's
+ * tensors, of steps of shared attention in fp32 two results and twice that to merge them. */
 static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_kind *kind,
                               const struct dtp_activations *a, uint64_t up, uint64_t cast)
 {
     const bool steps = b->plan->cp > 1 && b->plan->cp_comm != DTP_CP_A2A && b->plan->runtime->walks_gathered;
     const uint64_t c = b->bytes.compute, kv = 6 * c * kind->d_kv, walked = steps ? (16 + c) * kind->d_q + kv : 0,
-                   results = kind->parallel && !dtp_plan_fuses(b->plan) && !b->plan->compile ? 4 * c * kind->hidden : 0;
+                   returned = kind->norms_after ? a->layer_input : c * kind->hidden,
+                   streams = kind->norms_before ? 0 : 2 * (a->layer_input - c * kind->hidden),
+                   results = dtp_plan_fuses(b->plan) || b->plan->compile ? 0
+                             : kind->parallel                            ? 4 * c * kind->hidden
+                                                                         : returned + a->layer_input + streams;
     return larger(dtp_bound_tokens(b, larger(results, larger(walked, a->layer_mlp) - a->layer_mlp)),
                   larger(dtp_bound_tokens(b, cast * kind->ffn), cast * up));
 }

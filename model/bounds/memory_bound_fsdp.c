@@ -132,19 +132,22 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     if (!u->count)
         return;
     const uint64_t beside = standing + ahead + dtp_bound_saved(b, begin) + stream;
-    dtp_bound_keep(b, b->plan->fsdp1 ? beside + 2 * width * one
-                                     : beside - own + width * (f->input + (f->whole ? 0 : one)));
+    const uint64_t result = b->plan->fsdp1 ? b->bytes.reduce * t->largest_layer_shard : f->whole ? 0 : one;
+    dtp_bound_keep(b, beside - own + width * (f->input + result));
+    if (b->plan->fsdp1)
+        dtp_bound_keep(b, beside + 2 * width * one);
 }
 
-/* The last units, the lowest that gathers all ahead, the first. */
+/* The last units, the lowest that gathers all ahead and of those the lowest that is replayed, the first. */
 static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 {
     const uint64_t count = larger(b->units->count, 1), lowest = b->plan->prefetch ? b->plan->prefetch_depth : 0,
                    root = lowest && b->units->head_end ? lowest - 1 : 0, /* with the root ahead as well */
         third = b->units->last_unit_layers < b->units->layers_per_unit ? count - 3 : count,
-                   units[] = {count - 1, count - 2, third, lowest, root, 0};
+                   every = larger(b->activations.checkpoint_every, 1), replayed = dtp_divide_up(lowest, every) * every,
+                   units[] = {count - 1, count - 2, third, replayed, lowest, root, 0};
     uint64_t before = count;
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 7; i++)
         if (units[i] < before)
             keep_unit(b, f, before = units[i], reduces);
 }
@@ -206,9 +209,11 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, s
     uint64_t made = !t->count ? t->total + (t->head ? 0 : t->embedding)
                     : f->ends ? t->embedding + t->position
                               : 2 * t->embedding + t->position;
-    uint64_t input = b->bytes.reduce * f->end, root = t->root - t->head_end;
-    beside->ends = larger(beside->ends, rest + f->first + c * made +
-                                            (reduces && f->flat && t->count ? width_of(b, 0) * f->input : 0));
+    uint64_t input = b->bytes.reduce * f->end, root = t->root - t->head_end,
+             above = reduces && f->flat && t->count ? width_of(b, 0) * f->input : 0;
+    beside->ends = larger(beside->ends, rest + f->first + c * made + above);
+    if (f->ends && f->flat && !f->keeps) /* gathered once more, it is copied out of its flat buffer */
+        dtp_bound_keep_late(b, rest + f->root_stays + 2 * f->first + above + dtp_bound_tokens(b, b->activations.gradient));
     if (b->plan->fsdp1)
         dtp_bound_keep_late(b, rest + f->first + 2 * c * root);
     else if (reduces)
