@@ -26,33 +26,12 @@ static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
     return b->bytes.grads * (b->units->total + dtp_bound_factors(b)) + DTP_POWERSGD_STREAMS * cublas;
 }
 
-/* Elements of one tensor of each shape of matrices, that of the projection of what predicts further ahead apart, which
- * Transformer Engine hands autograd (get_dummy_wgrad). */
-static uint64_t shapes(const struct dtp_bound *b, const struct dtp_job_layers *kinds)
-{
-    const struct dtp_layer_matrix *before[DTP_LAYER_MLPS * DTP_LAYER_MATRICES];
-    uint64_t elements = b->transformer->ahead_layers ? 2 * b->transformer->hidden * b->transformer->hidden : 0;
-    int count = 0;
-    for (int kind = 0; kind < (b->uniform ? 1 : DTP_LAYER_MLPS); kind++)
-        for (int i = 0; i < kinds->tensors[kind].kind.matrices; i++) {
-            const struct dtp_layer_matrix *m = before[count] = &kinds->tensors[kind].kind.matrix[i];
-            int k = 0;
-            while (before[k]->out != m->out || before[k]->in != m->in)
-                k++;
-            elements += k == count ? m->out * m->in : 0;
-            count += k == count;
-        }
-    return elements;
-}
-
-/* cuBLAS' workspaces: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp), of two
- * threads; what a hook keeps; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts of weights. */
+/* cuBLAS' workspaces of two threads; what a hook keeps; RoPE's fp32 tables; the micro-step's 64-bit tokens; fp8 casts
+ * of weights. */
 static uint64_t workspaces(const struct dtp_bound *b)
 {
-    enum dtp_gpu_architecture architecture = b->cluster->gpu.architecture;
-    bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
-    uint64_t cublas = large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
-    uint64_t casts = 0, angles = b->transformer->head_dim * (b->plan->sequence / b->plan->cp);
+    uint64_t cublas = dtp_plan_cublas_workspace(&b->cluster->gpu), casts = 0,
+             angles = b->transformer->head_dim * (b->plan->sequence / b->plan->cp);
     uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * angles : 0;
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         const uint64_t *of = b->layer_narrow, two = 2 * b->units->layers_per_unit;
@@ -120,9 +99,7 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
         dtp_bound_kind(&b, layers, i);
     dtp_state_bytes_at_rest(b.transformer, cluster, b.units, plan, &b.bytes, &state);
     b.partition = state.optimizer_elements;
-    b.rest_bytes = state.params + state.optimizer + workspaces(&b);
-    if (plan->runtime->gradients_in_matmul)
-        b.rest_bytes += b.bytes.compute * shapes(&b, layers);
+    b.rest_bytes = state.params + state.optimizer + workspaces(&b) + b.bytes.compute * layers->shapes;
     if (plan->runtime->arena)
         dtp_bound_executor(&b);
     else if (dtp_plan_is_fsdp(plan))

@@ -21,22 +21,22 @@ struct dtp_bound {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast,
-     * that have gradients, that run in fewer bits; what a token keeps more of a layer that stays in bf16; as shards hold them, of the kind that
-     * has more. */
+     * that have gradients, that run in fewer bits; what a token keeps more of a layer that stays in bf16; as shards
+     * hold them, of the kind that has more. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
     uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS], layer_narrow[DTP_LAYER_MLPS];
     uint64_t wider[DTP_LAYER_MLPS], layer_padded;
     const struct dtp_units *units, *trained; /* all parameters; those that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers, partition; /* the latter: elements that a rank updates */
-    bool uniform; /* all layers are of one kind */
+    bool uniform;                       /* all layers are of one kind */
     /* Bytes that stay beside a layer's activations: fp8 weights by columns, unpacked ones; of these the latter, and
      * what the first layer does not keep, whose input has no gradient; while a block's largest packed matrix is
      * unpacked, of that what its product reads and nothing keeps. */
     uint64_t kept_weights, unpacked, cut, unpacking, unpacked_one;
-    /* Of a token: x A^T of all adapters of a layer, and what dropout made; an adapter's term of what down reads, while
-     * that is unpacked; what a frozen head reads, which nothing keeps for it. */
-    uint64_t low, term, head_input;
+    /* Of a token: x A^T of all adapters of a layer, and what dropout made; with its terms, of one; an adapter's term of
+     * what down reads, while that is unpacked; what a frozen head reads, which nothing keeps for it. */
+    uint64_t low, low_one, term, head_input;
     uint64_t rest_bytes, forward_bytes; /* parameters, optimizer, workspaces | beside what the last block saves */
     int stages, matrices;               /* of the kinds that there are; of two kinds, of dense layers */
     /* Our executor's: beside what forward keeps; of the block above; a block before its first norm; made again. */

@@ -28,7 +28,11 @@ uint64_t dtp_bound_wide(const struct dtp_bound *b, uint64_t layers, const uint64
 
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
 {
-    return dtp_bound_tokens(b, b->activations.layer_all) + b->kept_weights + larger(b->forward_bytes, b->unpacking);
+    const uint64_t every = b->activations.checkpoint_every;
+    const bool replayed = every && (b->layers - 1) % every == 0 &&
+                          b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION; /* adapters keep nothing yet */
+    return dtp_bound_tokens(b, b->activations.layer_all - (replayed ? b->low - smaller(b->low_one, b->low) : 0)) +
+           b->kept_weights + larger(b->forward_bytes, b->unpacking);
 }
 
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
@@ -58,6 +62,7 @@ static int stage_of(enum dtp_layer_matrix_id id)
  * matrix reads takes no kept tensor's room; of a compiler's kernel between the MLP's matmuls a tensor for each term. */
 struct adapters {
     uint64_t terms, stage[DTP_BOUND_STAGES];
+    bool down; /* that matrix has one */
 };
 
 /* DoRA: both results that magnitudes multiply stay; forward has the identity and three of B A's shape, or three terms
@@ -77,14 +82,16 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
     uint64_t c = b->bytes.compute, dropped = asked->dropout > 0 ? c + 1 : 0;
     bool down = m->id == DTP_MATRIX_DOWN, compiled = b->plan->compile, up = stage_of(m->id) == 1;
     uint64_t *stage = &a->stage[stage_of(m->id)];
-    if (m->rank)
-        b->low += (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in);
+    const uint64_t low = m->rank ? (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in) : 0;
+    b->low += low;
+    b->low_one = larger(b->low_one, !m->rank ? 0 : low + (m->magnitudes ? 2 : compiled ? 0 : 1) * c * m->out);
     const bool output = m->id == DTP_MATRIX_OUTPUT;
     if (compiled)
         a->terms += down      ? c * m->in
                     : m->rank ? (up ? c * m->out : 0) + (replays && (up || output) ? c * m->out : 0)
                               : 0;
     b->term = larger(b->term, down && m->rank ? c * m->in : 0);
+    a->down |= down && m->rank;
     if (!compiled && !m->expert) /* of experts one at a time */
         *stage = larger(*stage, down ? c * m->in : m->rank ? c * larger(m->in, m->out) : 0);
     if (m->magnitudes)
@@ -145,9 +152,9 @@ static uint64_t in_steps(const struct dtp_bound *b, const struct dtp_layer_kind 
 }
 
 /* In forward beside all that a block saves: an operand in fp32 and its cast, of the last product; or as the block's
- * result is made, of eager kernels, what the last branch returned, of branches side by side both and their sum; where no
- * norm stands before branches what these read of the stream is saved cast, and stands besides; or instead of the MLP's
- * tensors, of steps of shared attention in fp32 two results and twice that to merge them. */
+ * result is made, of eager kernels, what the last branch returned, of branches side by side both and their sum; where
+ * no norm stands before branches what these read of the stream is saved cast, and stands besides; or instead of the
+ * MLP's tensors, of steps of shared attention in fp32 two results and twice that to merge them. */
 static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_kind *kind,
                               const struct dtp_activations *a, uint64_t up, uint64_t cast)
 {
@@ -178,7 +185,9 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     /* attention's scores, where the math kernel writes them */
     const uint64_t scores =
         plan->attention == DTP_ATTENTION_MATH ? dtp_plan_score_bytes(plan) * kind->heads * plan->sequence : 0;
-    uint64_t core = scores ? 2 * scores : 4 * q + (plan->cp > 1 ? in_steps(b, kind) : 0);
+    const bool runs = !tensors->cut || b->layers > 1 ||
+                      tensors->first_gradients & (DTP_TENSOR_BIT(Q) | DTP_TENSOR_BIT(K) | DTP_TENSOR_BIT(V));
+    uint64_t core = !runs ? 0 : scores ? 2 * scores : 4 * q + (plan->cp > 1 ? in_steps(b, kind) : 0);
     uint64_t made = c * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
              chain = rotates ? (c == 4 ? 2 : 5) * c * q : 0;
     if (kind->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as projected */
@@ -195,12 +204,14 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     /* the product's own gradient takes its room, as far as it was kept */
     const uint64_t product = tensors->saved & DTP_TENSOR_BIT(PRODUCT) ? tensors->bytes[DTP_TENSOR_PRODUCT] : 0,
                    lost = kind->adapted ? 0 : c * f - smaller(product, c * f);
-    uint64_t inner = larger(larger(inner_gradients(b, kind) * c * f + lost, again ? c * h : 0), results);
+    /* an adapter of the down matrix reads the product, which stands beside its gradient */
+    const uint64_t least = kind->adapted && adapters->down ? 1 : 0;
+    uint64_t inner = larger(larger(larger(inner_gradients(b, kind), least) * c * f + lost, again ? c * h : 0), results);
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
     stage[0] = (struct dtp_bound_stage){a->layer_all + inner, 0, matrix,
                                         larger(dtp_bound_tokens(b, scratch * f), cast * matrix)};
-    b->forward_bytes =
-        larger(b->forward_bytes, larger(forward_bytes(b, kind, a, up, cast), dtp_bound_tokens(b, scores)));
+    b->forward_bytes = larger(
+        b->forward_bytes, larger(forward_bytes(b, kind, a, up, cast), dtp_bound_tokens(b, runs ? scores : 2 * scores)));
     /* compiled casts of the gradient and of the weight stand together, as the input's gradient is made */
     const uint64_t joined = plan->precision.compute == DTP_FP8 && !casts.kept && !scratch;
     stage[1] =
@@ -245,14 +256,7 @@ void dtp_bound_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, in
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
     b->layer_cast[index] = units->layer_cast, b->layer_narrow[index] = units->layer_narrow;
     b->layer_trained[index] = dtp_plan_adapts(b->plan) ? units->layer_trained : units->layer;
-    if (b->plan->megatron.bf16_first || b->plan->megatron.bf16_last) {
-        const struct dtp_plan wide = dtp_plan_of_wide_layers(b->plan);
-        struct dtp_layer_tensors of_wide;
-        dtp_layer_tensors_of(b->transformer, tensors->kind.experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE, b->cluster,
-                             &wide, &of_wide);
-        const uint64_t more = dtp_layer_tensors_bytes(&of_wide, of_wide.kept);
-        b->wider[index] = more - smaller(activations.layer_kept, more);
-    }
+    b->wider[index] = layers->wide[index] - smaller(layers->wide[index], activations.layer_kept);
     b->layer_padded = larger(b->layer_padded, (units->layer_shard - units->expert_shard) * units->ranks +
                                                   units->expert_shard * units->expert_ranks);
     if (index == 0 || activations.layer_all > b->activations.layer_all)

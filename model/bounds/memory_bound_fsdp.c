@@ -213,7 +213,8 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, s
              above = reduces && f->flat && t->count ? width_of(b, 0) * f->input : 0;
     beside->ends = larger(beside->ends, rest + f->first + c * made + above);
     if (f->ends && f->flat && !f->keeps) /* gathered once more, it is copied out of its flat buffer */
-        dtp_bound_keep_late(b, rest + f->root_stays + 2 * f->first + above + dtp_bound_tokens(b, b->activations.gradient));
+        dtp_bound_keep_late(b,
+                            rest + f->root_stays + 2 * f->first + above + dtp_bound_tokens(b, b->activations.gradient));
     if (b->plan->fsdp1)
         dtp_bound_keep_late(b, rest + f->first + 2 * c * root);
     else if (reduces)
