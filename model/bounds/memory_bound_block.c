@@ -43,11 +43,12 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
         most = larger(most, dtp_bound_tokens(b, s->token_bytes) + element_bytes * s->elements +
                                 current_bytes * s->current + s->bytes + b->unpacked_one);
     }
-    /* a reentrant replay's result stands until the block is through */
-    const bool result = b->activations.checkpoint_every && dtp_plan_layers(b->plan)->holds_replayed;
+    /* a reentrant replay goes to the block's result, which stands until that is through */
+    if (b->activations.checkpoint_every && dtp_plan_layers(b->plan)->holds_replayed)
+        most = larger(most + dtp_bound_tokens(b, b->activations.layer_input),
+                      dtp_bound_tokens(b, b->activations.layer_all) + b->forward_bytes);
     const uint64_t wider = b->plan->megatron.bf16_last ? larger(b->wider[0], b->wider[1]) : 0;
-    return most + dtp_bound_tokens(b, b->activations.gradient + wider + (result ? b->activations.layer_input : 0)) +
-           b->kept_weights;
+    return most + dtp_bound_tokens(b, b->activations.gradient + wider) + b->kept_weights;
 }
 
 /* The stage of a block's backward in which a matrix' gradient is made. */
