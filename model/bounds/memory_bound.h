@@ -11,9 +11,9 @@ struct dtp_bound_stage {
 };
 #define DTP_BOUND_STAGES 5 /* of a kind of layer */
 
-/* A matrix of a layer: elements, rows, elements that are trained, bytes of a token as their gradient is made. */
+/* A matrix of a layer: elements, elements that are trained, bytes of a token as their gradient is made. */
 struct dtp_bound_matrix {
-    uint64_t elements, out, trained, token_bytes;
+    uint64_t elements, trained, token_bytes;
 };
 
 struct dtp_bound {

@@ -28,8 +28,7 @@ uint64_t dtp_bound_wide(const struct dtp_bound *b, uint64_t layers, const uint64
 
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
 {
-    const uint64_t every = b->activations.checkpoint_every;
-    const bool replayed = every && (b->layers - 1) % every == 0 &&
+    const bool replayed = dtp_bound_whole(b, b->layers) == dtp_bound_whole(b, b->layers - 1) &&
                           b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION; /* adapters keep nothing yet */
     return dtp_bound_tokens(b, b->activations.layer_all - (replayed ? b->low - smaller(b->low_one, b->low) : 0)) +
            b->kept_weights + larger(b->forward_bytes, b->unpacking);
@@ -63,7 +62,6 @@ static int stage_of(enum dtp_layer_matrix_id id)
  * matrix reads takes no kept tensor's room; of a compiler's kernel between the MLP's matmuls a tensor for each term. */
 struct adapters {
     uint64_t terms, stage[DTP_BOUND_STAGES];
-    bool down; /* that matrix has one */
 };
 
 /* DoRA: both results that magnitudes multiply stay; forward has the identity and three of B A's shape, or three terms
@@ -86,13 +84,11 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
     const uint64_t low = m->rank ? (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in) : 0;
     b->low += low;
     b->low_one = larger(b->low_one, !m->rank ? 0 : low + (m->magnitudes ? 2 : compiled ? 0 : 1) * c * m->out);
-    const bool output = m->id == DTP_MATRIX_OUTPUT;
     if (compiled)
         a->terms += down      ? c * m->in
-                    : m->rank ? (up ? c * m->out : 0) + (replays && (up || output) ? c * m->out : 0)
+                    : m->rank ? (up ? c * m->out : 0) + (replays && (up || m->id == DTP_MATRIX_OUTPUT) ? c * m->out : 0)
                               : 0;
     b->term = larger(b->term, down && m->rank ? c * m->in : 0);
-    a->down |= down && m->rank;
     if (!compiled && !m->expert) /* of experts one at a time */
         *stage = larger(*stage, down ? c * m->in : m->rank ? c * larger(m->in, m->out) : 0);
     if (m->magnitudes)
@@ -129,12 +125,13 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
 
 /* An activation's gradients, of a token and column. ReLU's derivative reads its result, which stays for it; that of an
  * eager square has a tensor more. Of a packed gate and up the gradient is put together of two halves: the activation's
- * result has gone by then, but for kernels that kept none. Clamped ones lie in every second column. */
+ * result has gone by then, but for kernels that kept none. Clamped ones lie in every second column. Compiled
+ * ones take the room of what was read, unless an adapter of the down matrix keeps that. */
 static uint64_t inner_gradients(const struct dtp_bound *b, const struct dtp_layer_kind *kind)
 {
     const struct dtp_plan *plan = b->plan;
     uint64_t eager = plan->compile ? 0 : 1, halves = plan->fused_gate_up && plan->runtime->fused_kernels ? eager : 0;
-    uint64_t reread = kind->squares ? !dtp_plan_fuses(plan) : kind->from_result;
+    uint64_t reread = (!eager && b->term) || (kind->squares ? !dtp_plan_fuses(plan) : kind->from_result);
     return kind->gated ? 2 + halves + (kind->clamps ? 4 * eager : 0) : reread + eager;
 }
 
@@ -205,9 +202,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     /* the product's own gradient takes its room, as far as it was kept */
     const uint64_t product = tensors->saved & DTP_TENSOR_BIT(PRODUCT) ? tensors->bytes[DTP_TENSOR_PRODUCT] : 0,
                    lost = kind->adapted ? 0 : c * f - smaller(product, c * f);
-    /* an adapter of the down matrix reads the product, which stands beside its gradient */
-    const uint64_t least = kind->adapted && adapters->down ? 1 : 0;
-    uint64_t inner = larger(larger(larger(inner_gradients(b, kind), least) * c * f + lost, again ? c * h : 0), results);
+    uint64_t inner = larger(larger(inner_gradients(b, kind) * c * f + lost, again ? c * h : 0), results);
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
     stage[0] = (struct dtp_bound_stage){a->layer_all + inner, 0, matrix,
                                         larger(dtp_bound_tokens(b, scratch * f), cast * matrix)};
@@ -234,7 +229,7 @@ static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind
     for (int i = 0; i < kind->matrices; i++) {
         const struct dtp_layer_matrix *m = &kind->matrix[i];
         const uint64_t elements = m->groups * m->out * m->in, adapters = m->groups * m->rank * (m->out + m->in);
-        b->matrix[i] = (struct dtp_bound_matrix){elements, m->out, kind->adapted ? adapters : elements,
+        b->matrix[i] = (struct dtp_bound_matrix){elements, kind->adapted ? adapters : elements,
                                                  b->stage[stage_of(m->id)].token_bytes};
     }
 }
@@ -244,10 +239,8 @@ void dtp_bound_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, in
     const struct dtp_layer_tensors *tensors = &layers->tensors[index];
     const struct dtp_units *units = &layers->alike[index];
     struct dtp_activations activations;
-    struct adapters adapters = {0};
     dtp_activations_of(b->transformer, b->plan, tensors, &activations);
-    if (dtp_plan_adapts(b->plan))
-        adapters = adapters_of(b, tensors, &activations);
+    struct adapters adapters = dtp_plan_adapts(b->plan) ? adapters_of(b, tensors, &activations) : (struct adapters){0};
     if (b->plan->runtime->arena)
         dtp_bound_executor_kind(b, &tensors->kind, &activations);
     else

@@ -137,8 +137,7 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     const uint64_t beside = standing + ahead + dtp_bound_saved(b, begin) + stream;
     const uint64_t result = b->plan->fsdp1 ? b->bytes.reduce * t->largest_layer_shard : f->whole ? 0 : one;
     dtp_bound_keep(b, beside - own + width * (f->input + result));
-    if (b->plan->fsdp1)
-        dtp_bound_keep(b, beside + width * (one + flat));
+    dtp_bound_keep(b, beside + b->plan->fsdp1 * width * (one + flat));
 }
 
 /* The last units, the lowest that gathers all ahead and of those the lowest that is replayed, the first. */
