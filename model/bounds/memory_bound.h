@@ -74,7 +74,7 @@ static inline void dtp_bound_keep(struct dtp_bound *b, uint64_t bytes)
     b->most_bytes = larger(b->most_bytes, b->rest_bytes + bytes);
 }
 
-/* One near the end of backward, to which a pipeline adds the activations of micro-batches that it has under way. */
+/* One in backward's lower half of layers, to which a pipeline adds activations of micro-batches that are under way. */
 static inline void dtp_bound_keep_late(struct dtp_bound *b, uint64_t bytes)
 {
     dtp_bound_keep(b, bytes);

@@ -128,8 +128,8 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
         dtp_bound_keep(b, standing + input + dtp_bound_saved(b, end) + stream +
                               larger(gathers ? own + width * f->stays + before : 0,
                                      ahead ? ahead + u->layers_per_unit * f->cast : 0));
-    (begin ? dtp_bound_keep : dtp_bound_keep_late)(b, standing + ahead + input + dtp_bound_saved(b, begin) +
-                                                          (width - 1) * (one + f->held) + f->block);
+    (begin >= b->layers / 2 ? dtp_bound_keep : dtp_bound_keep_late)(
+        b, standing + ahead + input + dtp_bound_saved(b, begin) + (width - 1) * (one + f->held) + f->block);
     if (width > 1)
         dtp_bound_keep(b, standing + ahead + input + dtp_bound_saved(b, end - 1) + f->block);
     if (!u->count)
