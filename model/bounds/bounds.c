@@ -26,26 +26,21 @@ static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
     return b->bytes.grads * (b->units->total + dtp_bound_factors(b)) + DTP_POWERSGD_STREAMS * cublas;
 }
 
-uint64_t dtp_bound_workspace(const struct dtp_bound *b)
-{
-    enum dtp_gpu_architecture architecture = b->cluster->gpu.architecture;
-    bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
-    return large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
-}
-
 /* cuBLAS' workspaces of two threads, of one where autograd's comes and goes; what a hook keeps; RoPE's fp32 tables; the
  * micro-step's 64-bit tokens; fp8 casts of weights. */
 static uint64_t workspaces(const struct dtp_bound *b)
 {
-    uint64_t cublas = dtp_bound_workspace(b), threads = b->plan->runtime->autograd_workspace ? 1 : 2;
-    uint64_t casts = 0, angles = b->transformer->head_dim * (b->plan->sequence / b->plan->cp);
-    uint64_t tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * angles : 0;
+    const uint64_t cublas = dtp_plan_cublas_workspace(&b->cluster->gpu), turned = b->plan->sequence / b->plan->cp,
+                   tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * turned : 0,
+                   threads = b->plan->runtime->autograd_workspace ? 1 : 2;
+    uint64_t casts = 0;
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
-        uint64_t units = dtp_plan_shards_params(b->plan) && b->units->count ? 2 * b->units->layers_per_unit : b->layers;
-        units -= smaller(units, dtp_plan_wide_layers(b->plan, b->transformer, 0, b->layers));
+        const uint64_t *of = b->layer_narrow, two = 2 * b->units->layers_per_unit;
+        uint64_t narrow = dtp_plan_shards_params(b->plan) && b->units->count
+                              ? smaller(two, b->layers) * b->units->layer_narrow
+                              : dtp_bound_layers(b, b->layers, of, of) - dtp_bound_wide(b, b->layers, of);
         uint64_t ahead = 2 * b->transformer->ahead_layers * b->transformer->hidden * b->transformer->hidden;
-        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu,
-                                       smaller(units, b->layers) * b->units->layer_narrow + ahead);
+        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, narrow + ahead);
     }
     uint64_t logits = b->plan->hold_logits ? 4 * b->transformer->vocab * b->tokens : 0; /* of the step before */
     uint64_t experts = b->transformer->experts ? dtp_plan_expert_workspaces(b->plan, &b->cluster->gpu) : 0;
@@ -104,9 +99,8 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     for (int i = 0; i < (b.uniform ? 1 : DTP_LAYER_MLPS); i++)
         dtp_bound_kind(&b, layers, i);
     dtp_state_bytes_at_rest(b.transformer, cluster, b.units, plan, &b.bytes, &state);
-    if (plan->runtime->gradients_in_matmul) /* of the projection of what predicts further ahead */
-        b.dummies += transformer->ahead_layers ? 2 * transformer->hidden * transformer->hidden : 0;
-    b.rest_bytes = state.params + state.optimizer + workspaces(&b) + b.bytes.compute * b.dummies;
+    b.partition = state.optimizer_elements;
+    b.rest_bytes = state.params + state.optimizer + workspaces(&b) + b.bytes.compute * layers->shapes;
     if (plan->runtime->arena)
         dtp_bound_executor(&b);
     else if (dtp_plan_is_fsdp(plan))

@@ -11,9 +11,9 @@ struct dtp_bound_stage {
 };
 #define DTP_BOUND_STAGES 5 /* of a kind of layer */
 
-/* A matrix of a layer: elements, rows, elements that are trained, bytes of a token as their gradient is made. */
+/* A matrix of a layer: elements, elements that are trained, bytes of a token as their gradient is made. */
 struct dtp_bound_matrix {
-    uint64_t elements, out, trained, token_bytes;
+    uint64_t elements, trained, token_bytes;
 };
 
 struct dtp_bound {
@@ -21,25 +21,24 @@ struct dtp_bound {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast,
-     * that have gradients; what a token keeps more of a layer that stays in bf16; as shards hold them, of the kind that
-     * has more. */
+     * that have gradients, that run in fewer bits; what a token keeps more of a layer that stays in bf16; as shards
+     * hold them, of the kind that has more. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
-    uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS];
+    uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS], layer_narrow[DTP_LAYER_MLPS];
     uint64_t wider[DTP_LAYER_MLPS], layer_padded;
     const struct dtp_units *units, *trained; /* all parameters; those that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
-    uint64_t tokens, layers;
-    bool uniform; /* all layers are of one kind */
+    uint64_t tokens, layers, partition; /* the latter: elements that a rank updates */
+    bool uniform;                       /* all layers are of one kind */
     /* Bytes that stay beside a layer's activations: fp8 weights by columns, unpacked ones; of these the latter, and
      * what the first layer does not keep, whose input has no gradient; while a block's largest packed matrix is
      * unpacked, of that what its product reads and nothing keeps. */
     uint64_t kept_weights, unpacked, cut, unpacking, unpacked_one;
-    /* Of a token: x A^T of all adapters of a layer, and what dropout made; an adapter's term of what down reads, while
-     * that is unpacked; what a frozen head reads, which nothing keeps for it. */
-    uint64_t low, term, head_input;
+    /* Of a token: x A^T of all adapters of a layer, and what dropout made; with its terms, of one; an adapter's term of
+     * what down reads, while that is unpacked; what a frozen head reads, which nothing keeps for it. */
+    uint64_t low, low_one, term, head_input;
     uint64_t rest_bytes, forward_bytes; /* parameters, optimizer, workspaces | beside what the last block saves */
     int stages, matrices;               /* of the kinds that there are; of two kinds, of dense layers */
-    uint64_t dummies; /* elements of each shape of these, which Transformer Engine hands autograd (get_dummy_wgrad) */
     /* Our executor's: beside what forward keeps; of the block above; a block before its first norm; made again. */
     uint64_t passing, carried, opened, replayed, returned;
     /* Of the instants so far; those at which a block is all that stands of activations; what surely stands at one;
@@ -75,7 +74,7 @@ static inline void dtp_bound_keep(struct dtp_bound *b, uint64_t bytes)
     b->most_bytes = larger(b->most_bytes, b->rest_bytes + bytes);
 }
 
-/* One near the end of backward, to which a pipeline adds the activations of micro-batches that it has under way. */
+/* One in backward's lower half of layers, to which a pipeline adds activations of micro-batches that are under way. */
 static inline void dtp_bound_keep_late(struct dtp_bound *b, uint64_t bytes)
 {
     dtp_bound_keep(b, bytes);
@@ -88,9 +87,6 @@ static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
     b->least_bytes = larger(b->least_bytes, b->rest_bytes + bytes);
 }
 
-/* Bytes of a thread's cuBLAS workspace: 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB
- * (CublasHandlePool.cpp). */
-uint64_t dtp_bound_workspace(const struct dtp_bound *b);
 /* Elements of the factors that PowerSGD makes of all gradients. */
 uint64_t dtp_bound_factors(const struct dtp_bound *b);
 /* Activations and stages of layers of one kind, number `index` of those that there are. */
@@ -100,8 +96,8 @@ uint64_t dtp_bound_forward(const struct dtp_bound *b);
 /* Sum over the first `layers`: `checkpointed` of those that are, `whole` of the others, by kind. */
 uint64_t dtp_bound_layers(const struct dtp_bound *b, uint64_t layers, const uint64_t *checkpointed,
                           const uint64_t *whole);
-/* Of the first `layers`, what those that stay in bf16 keep more of a token. */
-uint64_t dtp_bound_wider(const struct dtp_bound *b, uint64_t layers);
+/* Of the first `layers`, those that stay in bf16, by kind. */
+uint64_t dtp_bound_wide(const struct dtp_bound *b, uint64_t layers, const uint64_t *of_kind);
 /* Layers of the first so many that are not checkpointed, as every so many of them are. */
 static inline uint64_t dtp_bound_whole(const struct dtp_bound *b, uint64_t layers)
 {
@@ -114,7 +110,7 @@ static inline uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layer
     const uint64_t whole = dtp_bound_whole(b, layers),
                    bytes = b->uniform ? (layers - whole) * b->layer_kept[0] + whole * b->layer_all[0]
                                       : dtp_bound_layers(b, layers, b->layer_kept, b->layer_all),
-                   more = b->wider[0] | b->wider[1] ? dtp_bound_wider(b, layers) : 0;
+                   more = b->wider[0] | b->wider[1] ? dtp_bound_wide(b, layers, b->wider) : 0;
     return dtp_bound_tokens(b, bytes + more + b->activations.embedding) + whole * b->kept_weights - b->cut;
 }
 /* The worst stage of a block, of a finished weight gradient `element_bytes`, of the one at work `current` more. */

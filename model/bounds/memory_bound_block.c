@@ -17,18 +17,21 @@ uint64_t dtp_bound_layers(const struct dtp_bound *b, uint64_t layers, const uint
            (experts ? again * checkpointed[1] + (experts - again) * whole[1] : 0);
 }
 
-uint64_t dtp_bound_wider(const struct dtp_bound *b, uint64_t layers)
+uint64_t dtp_bound_wide(const struct dtp_bound *b, uint64_t layers, const uint64_t *of_kind)
 {
-    uint64_t bytes = 0;
+    uint64_t sum = 0;
     for (uint64_t layer = 0; layer < layers; layer++)
         if (dtp_plan_layer_is_wide(b->plan, b->transformer, layer))
-            bytes += b->wider[!b->uniform && dtp_transformer_layer_has_experts(b->transformer, layer)];
-    return bytes;
+            sum += of_kind[!b->uniform && dtp_transformer_layer_has_experts(b->transformer, layer)];
+    return sum;
 }
 
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
 {
-    return dtp_bound_tokens(b, b->activations.layer_all) + b->kept_weights + larger(b->forward_bytes, b->unpacking);
+    const bool replayed = dtp_bound_whole(b, b->layers) == dtp_bound_whole(b, b->layers - 1) &&
+                          b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION; /* adapters keep nothing yet */
+    return dtp_bound_tokens(b, b->activations.layer_all - (replayed ? b->low - smaller(b->low_one, b->low) : 0)) +
+           b->kept_weights + larger(b->forward_bytes, b->unpacking);
 }
 
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
@@ -39,11 +42,12 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
         most = larger(most, dtp_bound_tokens(b, s->token_bytes) + element_bytes * s->elements +
                                 current_bytes * s->current + s->bytes + b->unpacked_one);
     }
-    /* a reentrant replay's result stands until the block is through */
-    const bool result = b->activations.checkpoint_every && dtp_plan_layers(b->plan)->holds_replayed;
+    /* a reentrant replay goes to the block's result, which stands until that is through */
+    if (b->activations.checkpoint_every && dtp_plan_layers(b->plan)->holds_replayed)
+        most = larger(most + dtp_bound_tokens(b, b->activations.layer_input),
+                      dtp_bound_tokens(b, b->activations.layer_all) + b->forward_bytes);
     const uint64_t wider = b->plan->megatron.bf16_last ? larger(b->wider[0], b->wider[1]) : 0;
-    return most + dtp_bound_tokens(b, b->activations.gradient + wider + (result ? b->activations.layer_input : 0)) +
-           b->kept_weights;
+    return most + dtp_bound_tokens(b, b->activations.gradient + wider) + b->kept_weights;
 }
 
 /* The stage of a block's backward in which a matrix' gradient is made. */
@@ -77,12 +81,12 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
     uint64_t c = b->bytes.compute, dropped = asked->dropout > 0 ? c + 1 : 0;
     bool down = m->id == DTP_MATRIX_DOWN, compiled = b->plan->compile, up = stage_of(m->id) == 1;
     uint64_t *stage = &a->stage[stage_of(m->id)];
-    if (m->rank)
-        b->low += (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in);
-    const bool output = m->id == DTP_MATRIX_OUTPUT;
+    const uint64_t low = m->rank ? (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in) : 0;
+    b->low += low;
+    b->low_one = larger(b->low_one, !m->rank ? 0 : low + (m->magnitudes ? 2 : compiled ? 0 : 1) * c * m->out);
     if (compiled)
         a->terms += down      ? c * m->in
-                    : m->rank ? (up ? c * m->out : 0) + (replays && (up || output) ? c * m->out : 0)
+                    : m->rank ? (up ? c * m->out : 0) + (replays && (up || m->id == DTP_MATRIX_OUTPUT) ? c * m->out : 0)
                               : 0;
     b->term = larger(b->term, down && m->rank ? c * m->in : 0);
     if (!compiled && !m->expert) /* of experts one at a time */
@@ -121,12 +125,13 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
 
 /* An activation's gradients, of a token and column. ReLU's derivative reads its result, which stays for it; that of an
  * eager square has a tensor more. Of a packed gate and up the gradient is put together of two halves: the activation's
- * result has gone by then, but for kernels that kept none. Clamped ones lie in every second column. */
+ * result has gone by then, but for kernels that kept none. Clamped ones lie in every second column. Compiled
+ * ones take the room of what was read, unless an adapter of the down matrix keeps that. */
 static uint64_t inner_gradients(const struct dtp_bound *b, const struct dtp_layer_kind *kind)
 {
     const struct dtp_plan *plan = b->plan;
     uint64_t eager = plan->compile ? 0 : 1, halves = plan->fused_gate_up && plan->runtime->fused_kernels ? eager : 0;
-    uint64_t reread = kind->squares ? !dtp_plan_fuses(plan) : kind->from_result;
+    uint64_t reread = (!eager && b->term) || (kind->squares ? !dtp_plan_fuses(plan) : kind->from_result);
     return kind->gated ? 2 + halves + (kind->clamps ? 4 * eager : 0) : reread + eager;
 }
 
@@ -144,15 +149,20 @@ static uint64_t in_steps(const struct dtp_bound *b, const struct dtp_layer_kind 
     return 32 * kind->d_kv + (context.keeps ? 0 : hand);
 }
 
-/* In forward beside all that a block saves: an operand in fp32 and its cast, of the last product; both branches'
- * results with their sum and the block's; or instead of the MLP's tensors, of steps of shared attention in fp32 two
- * results and twice that to merge them. */
+/* In forward beside all that a block saves: an operand in fp32 and its cast, of the last product; or as the block's
+ * result is made, of eager kernels, what the last branch returned, of branches side by side both and their sum; where
+ * no norm stands before branches what these read of the stream is saved cast, and stands besides; or instead of the
+ * MLP's tensors, of steps of shared attention in fp32 two results and twice that to merge them. */
 static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_kind *kind,
                               const struct dtp_activations *a, uint64_t up, uint64_t cast)
 {
     const bool steps = b->plan->cp > 1 && b->plan->cp_comm != DTP_CP_A2A && b->plan->runtime->walks_gathered;
     const uint64_t c = b->bytes.compute, kv = 6 * c * kind->d_kv, walked = steps ? (16 + c) * kind->d_q + kv : 0,
-                   results = kind->parallel && !dtp_plan_fuses(b->plan) && !b->plan->compile ? 4 * c * kind->hidden : 0;
+                   returned = kind->norms_after ? a->layer_input : c * kind->hidden,
+                   streams = kind->norms_before ? 0 : 2 * (a->layer_input - c * kind->hidden),
+                   results = dtp_plan_fuses(b->plan) || b->plan->compile ? 0
+                             : kind->parallel                            ? 4 * c * kind->hidden
+                                                                         : returned + a->layer_input + streams;
     return larger(dtp_bound_tokens(b, larger(results, larger(walked, a->layer_mlp) - a->layer_mlp)),
                   larger(dtp_bound_tokens(b, cast * kind->ffn), cast * up));
 }
@@ -173,7 +183,9 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     /* attention's scores, where the math kernel writes them */
     const uint64_t scores =
         plan->attention == DTP_ATTENTION_MATH ? dtp_plan_score_bytes(plan) * kind->heads * plan->sequence : 0;
-    uint64_t core = scores ? 2 * scores : 4 * q + (plan->cp > 1 ? in_steps(b, kind) : 0);
+    const bool runs = !tensors->cut || b->layers > 1 ||
+                      tensors->first_gradients & (DTP_TENSOR_BIT(Q) | DTP_TENSOR_BIT(K) | DTP_TENSOR_BIT(V));
+    uint64_t core = !runs ? 0 : scores ? 2 * scores : 4 * q + (plan->cp > 1 ? in_steps(b, kind) : 0);
     uint64_t made = c * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
              chain = rotates ? (c == 4 ? 2 : 5) * c * q : 0;
     if (kind->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as projected */
@@ -194,8 +206,8 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
     stage[0] = (struct dtp_bound_stage){a->layer_all + inner, 0, matrix,
                                         larger(dtp_bound_tokens(b, scratch * f), cast * matrix)};
-    b->forward_bytes =
-        larger(b->forward_bytes, larger(forward_bytes(b, kind, a, up, cast), dtp_bound_tokens(b, scores)));
+    b->forward_bytes = larger(
+        b->forward_bytes, larger(forward_bytes(b, kind, a, up, cast), dtp_bound_tokens(b, runs ? scores : 2 * scores)));
     /* compiled casts of the gradient and of the weight stand together, as the input's gradient is made */
     const uint64_t joined = plan->precision.compute == DTP_FP8 && !casts.kept && !scratch;
     stage[1] =
@@ -217,12 +229,8 @@ static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind
     for (int i = 0; i < kind->matrices; i++) {
         const struct dtp_layer_matrix *m = &kind->matrix[i];
         const uint64_t elements = m->groups * m->out * m->in, adapters = m->groups * m->rank * (m->out + m->in);
-        b->matrix[i] = (struct dtp_bound_matrix){elements, m->out, kind->adapted ? adapters : elements,
+        b->matrix[i] = (struct dtp_bound_matrix){elements, kind->adapted ? adapters : elements,
                                                  b->stage[stage_of(m->id)].token_bytes};
-        int k = 0;
-        while (b->matrix[k].out != m->out || b->matrix[k].elements != elements)
-            k++;
-        b->dummies += k == i && b->plan->runtime->gradients_in_matmul ? elements : 0;
     }
 }
 
@@ -231,27 +239,18 @@ void dtp_bound_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, in
     const struct dtp_layer_tensors *tensors = &layers->tensors[index];
     const struct dtp_units *units = &layers->alike[index];
     struct dtp_activations activations;
-    struct adapters adapters = {0};
     dtp_activations_of(b->transformer, b->plan, tensors, &activations);
-    if (dtp_plan_adapts(b->plan))
-        adapters = adapters_of(b, tensors, &activations);
+    struct adapters adapters = dtp_plan_adapts(b->plan) ? adapters_of(b, tensors, &activations) : (struct adapters){0};
     if (b->plan->runtime->arena)
         dtp_bound_executor_kind(b, &tensors->kind, &activations);
     else
         add_stages(b, tensors, &activations, units, &adapters);
-    if (index == 0 && (b->plan->runtime->counts_elements || b->plan->runtime->gradients_in_matmul))
+    if (index == 0 && b->plan->runtime->counts_elements)
         list_matrices(b, &tensors->kind);
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
-    b->layer_cast[index] = units->layer_cast;
+    b->layer_cast[index] = units->layer_cast, b->layer_narrow[index] = units->layer_narrow;
     b->layer_trained[index] = dtp_plan_adapts(b->plan) ? units->layer_trained : units->layer;
-    if (b->plan->megatron.bf16_first || b->plan->megatron.bf16_last) {
-        const struct dtp_plan wide = dtp_plan_of_wide_layers(b->plan);
-        struct dtp_layer_tensors of_wide;
-        dtp_layer_tensors_of(b->transformer, tensors->kind.experts ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE, b->cluster,
-                             &wide, &of_wide);
-        const uint64_t more = dtp_layer_tensors_bytes(&of_wide, of_wide.kept);
-        b->wider[index] = more - smaller(activations.layer_kept, more);
-    }
+    b->wider[index] = layers->wide[index] - smaller(layers->wide[index], activations.layer_kept);
     b->layer_padded = larger(b->layer_padded, (units->layer_shard - units->expert_shard) * units->ranks +
                                                   units->expert_shard * units->expert_ranks);
     if (index == 0 || activations.layer_all > b->activations.layer_all)

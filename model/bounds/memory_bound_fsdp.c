@@ -8,10 +8,11 @@
  * loss; of the head's gradient while blocks are at work, and of its reduction beside the last unit. Of a layer's
  * reduction, FSDP2's until the next unit has been reduced. Of a layer's shard its cast, or what has come up from the
  * host; what came up and its cast, FSDP2's until forward has copied; the same of the root's, which FSDP1 always casts.
- * Between forward and backward all that stays, or as gathered again from fewer ranks. */
+ * Between forward and backward all that stays, or as gathered again from fewer ranks. What hooks on frozen layers hold
+ * to the end of backward: the input of each replay and its gradient. */
 struct fsdp {
     uint64_t unit, last, largest, layer, first, between, behind, head, head_gradient, head_input;
-    uint64_t input, cast, uploaded, root_uploaded, stays, root_stays;
+    uint64_t input, cast, uploaded, root_uploaded, stays, root_stays, held;
     uint64_t end, end_shard;       /* elements of what is reduced with the embedding */
     uint64_t before, after, block; /* gradients at rest before the last backward, behind it; a block's worst stage */
     uint64_t whole_bytes, reduced_bytes; /* of an element of whole gradients; of a reduction's result and its cast */
@@ -73,8 +74,8 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     f.reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0);
     f.after = plan->offload == DTP_OFFLOAD_NONE ? e->grads * t->total_shard : 0;
     add_weights(b, &f);
-    if (plan->fsdp1 && dtp_plan_adapts(plan)) /* whose hooks hold gradients of frozen layers' inputs to the end */
-        f.head_gradient += b->layers * dtp_bound_tokens(b, b->activations.gradient);
+    if (plan->fsdp1 && dtp_plan_adapts(plan) && dtp_plan_layers(plan)->holds_replayed)
+        f.held = dtp_bound_tokens(b, b->activations.gradient + b->activations.layer_input);
     f.input = e->reduce *
               (b->uniform ? padded(b, t->largest_layer, t->largest_layer_shard, t->expert_shard) : b->layer_padded);
     f.uploaded = up * t->largest_layer_shard, f.root_uploaded = (up || f.flat ? up : cast) * b->units->root_shard;
@@ -111,7 +112,9 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
 {
     const struct dtp_units *u = b->units, *t = b->trained;
     const uint64_t begin = unit * u->layers_per_unit, width = width_of(b, unit), end = begin + width,
-                   stream = dtp_bound_tokens(b, b->activations.gradient), one = b->bytes.compute * t->largest_layer,
+                   stream = dtp_bound_tokens(b, b->activations.gradient),
+                   flat = b->bytes.compute * t->largest_layer, /* with what pads it */
+        one = dtp_plan_adapts(b->plan) ? b->bytes.compute * larger(b->layer_trained[0], b->layer_trained[1]) : flat,
                    depth = dtp_plan_prefetches_backward(b->plan) * (f->flat ? b->plan->prefetch_depth : UINT64_C(1));
     const bool gathers = u->count && !f->keeps, above = unit + 1 < u->count;
     const uint64_t own = u->count ? width * f->largest : 0,
@@ -119,32 +122,34 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
         ahead = gathers ? smaller(depth, unit) * f->unit + root : 0,
                    before = above && depth ? smaller(depth - 1, unit) * f->unit : 0, /* ahead, as its own are copied */
         input = (reduces && f->flat) * (above ? width_of(b, unit + 1) * f->input : f->head_input); /* of that above */
-    const uint64_t standing =
-        gradients(b, f, b->layers - end, reduces) + f->behind + own + begin * f->stays + f->head_gradient;
+    const uint64_t standing = gradients(b, f, b->layers - end, reduces) + f->behind + own + begin * f->stays +
+                              f->head_gradient + (b->layers - end) * f->held;
     if (f->flat)
         dtp_bound_keep(b, standing + input + dtp_bound_saved(b, end) + stream +
                               larger(gathers ? own + width * f->stays + before : 0,
                                      ahead ? ahead + u->layers_per_unit * f->cast : 0));
-    (begin ? dtp_bound_keep : dtp_bound_keep_late)(b, standing + ahead + input + dtp_bound_saved(b, begin) +
-                                                          (width - 1) * one + f->block);
+    (begin >= b->layers / 2 ? dtp_bound_keep : dtp_bound_keep_late)(
+        b, standing + ahead + input + dtp_bound_saved(b, begin) + (width - 1) * (one + f->held) + f->block);
     if (width > 1)
         dtp_bound_keep(b, standing + ahead + input + dtp_bound_saved(b, end - 1) + f->block);
     if (!u->count)
         return;
     const uint64_t beside = standing + ahead + dtp_bound_saved(b, begin) + stream;
-    dtp_bound_keep(b, b->plan->fsdp1 ? beside + 2 * width * one
-                                     : beside - own + width * (f->input + (f->whole ? 0 : one)));
+    const uint64_t result = b->plan->fsdp1 ? b->bytes.reduce * t->largest_layer_shard : f->whole ? 0 : one;
+    dtp_bound_keep(b, beside - own + width * (f->input + result));
+    dtp_bound_keep(b, beside + b->plan->fsdp1 * width * (one + flat));
 }
 
-/* The last units, the lowest that gathers all ahead, the first. */
+/* The last units, the lowest that gathers all ahead and of those the lowest that is replayed, the first. */
 static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 {
     const uint64_t count = larger(b->units->count, 1), lowest = b->plan->prefetch ? b->plan->prefetch_depth : 0,
                    root = lowest && b->units->head_end ? lowest - 1 : 0, /* with the root ahead as well */
         third = b->units->last_unit_layers < b->units->layers_per_unit ? count - 3 : count,
-                   units[] = {count - 1, count - 2, third, lowest, root, 0};
+                   every = larger(b->activations.checkpoint_every, 1), replayed = dtp_divide_up(lowest, every) * every,
+                   units[] = {count - 1, count - 2, third, replayed, lowest, root, 0};
     uint64_t before = count;
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 7; i++)
         if (units[i] < before)
             keep_unit(b, f, before = units[i], reduces);
 }
@@ -206,9 +211,12 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, s
     uint64_t made = !t->count ? t->total + (t->head ? 0 : t->embedding)
                     : f->ends ? t->embedding + t->position
                               : 2 * t->embedding + t->position;
-    uint64_t input = b->bytes.reduce * f->end, root = t->root - t->head_end;
-    beside->ends = larger(beside->ends, rest + f->first + c * made +
-                                            (reduces && f->flat && t->count ? width_of(b, 0) * f->input : 0));
+    uint64_t input = b->bytes.reduce * f->end, root = t->root - t->head_end,
+             above = reduces && f->flat && t->count ? width_of(b, 0) * f->input : 0;
+    beside->ends = larger(beside->ends, rest + f->first + c * made + above);
+    if (f->ends && f->flat && !f->keeps) /* gathered once more, it is copied out of its flat buffer */
+        dtp_bound_keep_late(b,
+                            rest + f->root_stays + 2 * f->first + above + dtp_bound_tokens(b, b->activations.gradient));
     if (b->plan->fsdp1)
         dtp_bound_keep_late(b, rest + f->first + 2 * c * root);
     else if (reduces)

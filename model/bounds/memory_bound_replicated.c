@@ -50,8 +50,8 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     struct replicated r = {.counted = runtime->counts_elements && !behind,
                            .made = dtp_plan_sums_gradients(plan) ? b->bytes.params : g,
                            .largest = larger(larger(t->largest, t->embedding), t->position),
-                           .shard = g * dtp_divide_up(t->total, t->ranks),
-                           .workspace = runtime->autograd_workspace ? dtp_bound_workspace(b) : 0};
+                           .shard = g * b->partition,
+                           .workspace = runtime->autograd_workspace ? dtp_plan_cublas_workspace(&b->cluster->gpu) : 0};
     r.beside = runtime->adds_before_shards && dtp_plan_shards_grads(plan) && t->ranks > 1 ? r.shard : 0;
     if (autocast) {
         bool replays = b->activations.checkpoint_every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
@@ -84,7 +84,7 @@ static void block(struct dtp_bound *b, const struct replicated *r, uint64_t belo
     const uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept + (again ? r->casts : 0) : r->casts;
     const uint64_t bytes = gradients(b, r, done) + dtp_bound_saved(b, below) + casts + r->waiting + r->buckets +
                            dtp_bound_block(b, r->element_bytes, r->last_bytes);
-    (below ? dtp_bound_keep : dtp_bound_keep_late)(b, bytes);
+    (below >= b->layers / 2 ? dtp_bound_keep : dtp_bound_keep_late)(b, bytes);
     b->block_bytes = larger(b->block_bytes, b->rest_bytes + bytes); /* which the reduction of any bucket may meet */
 }
 
@@ -144,12 +144,11 @@ void dtp_bound_replicated(struct dtp_bound *b)
         dtp_bound_keep(b, end + reduce * (bucket + smaller(larger(bucket, r.largest), t->total)));
     b->first_bytes = gradients(b, &r, t->head) + r.kept + dtp_bound_saved(b, b->layers) + stream;
     b->positions_bytes = end + r.waiting + stream, b->gradients_bytes = end;
-    const uint64_t own = dtp_plan_shards_optimizer(plan) ? dtp_divide_up(t->total, t->ranks) : t->total,
-                   after = summed ? begin : end, rest = r.beside ? r.beside : after;
+    const uint64_t after = summed ? begin : end, rest = r.beside ? r.beside : after;
     const bool wide = plan->runtime->counts_elements && !sums && b->bytes.grads < 4 &&
                       plan->offload == DTP_OFFLOAD_NONE, /* updated in fp32 */
         copies = summed && plan->strategy == DTP_ZERO1;  /* of gathered weights */
     dtp_bound_hold(b, rest - r.carried);
-    dtp_bound_keep(b, rest + (wide ? 4 * own : 0) + (copies ? 2 * b->bytes.params * t->total : 0) +
-                          dtp_optimizer_scratch_bytes(b->transformer, plan, own));
+    dtp_bound_keep(b, rest + (wide ? 4 * b->partition : 0) + (copies ? 2 * b->bytes.params * t->total : 0) +
+                          dtp_optimizer_scratch_bytes(b->transformer, plan, b->partition));
 }

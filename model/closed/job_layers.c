@@ -9,7 +9,36 @@ static void count_kind(struct dtp_job_layers *layers, const struct dtp_transform
 {
     struct dtp_layer_tensors *tensors = &layers->tensors[index];
     dtp_layer_tensors_of(alike, dtp_layer_mlp_of(alike), cluster, plan, tensors);
+    if (tensors->cut && alike->layers == 1) { /* the first one is all */
+        const bool all = tensors->kept == tensors->saved;
+        tensors->saved = tensors->saved_first;
+        tensors->kept = all ? tensors->saved : tensors->kept;
+    }
     dtp_units_of(alike, cluster, plan, &tensors->kind, &layers->alike[index]);
+    layers->wide[index] = 0;
+    if (plan->megatron.bf16_first || plan->megatron.bf16_last) {
+        const struct dtp_plan wide = dtp_plan_of_wide_layers(plan);
+        struct dtp_layer_tensors of_wide;
+        dtp_layer_tensors_of(alike, dtp_layer_mlp_of(alike), cluster, &wide, &of_wide);
+        layers->wide[index] = dtp_layer_tensors_bytes(&of_wide, of_wide.kept);
+    }
+}
+
+static uint64_t shapes_of(const struct dtp_job_layers *layers, const struct dtp_transformer *t)
+{
+    const struct dtp_layer_matrix *before[DTP_LAYER_MLPS * DTP_LAYER_MATRICES];
+    uint64_t elements = t->ahead_layers ? 2 * t->hidden * t->hidden : 0;
+    int count = 0;
+    for (int index = 0; index < (layers->uniform ? 1 : DTP_LAYER_MLPS); index++)
+        for (int i = 0; i < layers->tensors[index].kind.matrices; i++) {
+            const struct dtp_layer_matrix *m = before[count] = &layers->tensors[index].kind.matrix[i];
+            int same = 0;
+            while (before[same]->out != m->out || before[same]->in != m->in)
+                same++;
+            elements += same == count ? m->out * m->in : 0;
+            count += same == count;
+        }
+    return elements;
 }
 
 static void count_layers(struct dtp_job_layers *layers, const struct dtp_transformer *transformer,
@@ -28,6 +57,7 @@ static void count_layers(struct dtp_job_layers *layers, const struct dtp_transfo
         count_kind(layers, &experts, DTP_LAYER_EXPERTS, cluster, plan);
         dtp_units_count(t, cluster, plan, &layers->mixed);
     }
+    layers->shapes = plan->runtime->gradients_in_matmul ? shapes_of(layers, t) : 0;
     if (dtp_plan_adapts(plan))
         dtp_units_trained(dtp_job_units(layers), plan, &layers->trained);
 }

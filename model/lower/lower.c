@@ -213,14 +213,6 @@ void dtp_lower_unfetch(struct dtp_lowering *l)
     call(l, l->hooks->unfetch);
 }
 
-/* 4096 x 8 KiB on Hopper and later, else 2 x 4 MiB + 8 x 16 KiB (PyTorch's CublasHandlePool.cpp). */
-uint64_t dtp_lower_cublas_workspace_bytes(const struct dtp_lowering *l)
-{
-    enum dtp_gpu_architecture architecture = l->cluster->gpu.architecture;
-    bool large = architecture == DTP_GPU_HOPPER || architecture == DTP_GPU_BLACKWELL;
-    return large ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
-}
-
 /* Elements of the rank's matrices that matmuls read in fewer than 16 bits. */
 static uint64_t narrow_elements(const struct dtp_lowering *l)
 {
@@ -238,7 +230,7 @@ static uint64_t narrow_elements(const struct dtp_lowering *l)
  * tokens. */
 static void make_standing_buffers(struct dtp_lowering *l)
 {
-    uint64_t cublas = dtp_lower_cublas_workspace_bytes(l);
+    uint64_t cublas = dtp_plan_cublas_workspace(&l->cluster->gpu);
     uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence / l->plan->cp) : 0;
     for (int handle = l->plan->runtime->autograd_workspace; handle < 2; handle++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);

@@ -262,9 +262,6 @@ dtp_buffer_id dtp_lower_host_buffer(struct dtp_lowering *l, const char *name, en
 #define DTP_NO_BUFFER ((dtp_buffer_id){DTP_NO_INDEX})
 #define DTP_NO_OP ((dtp_op_id){DTP_NO_INDEX})
 
-/* What cuBLAS keeps for a handle and stream. */
-uint64_t dtp_lower_cublas_workspace_bytes(const struct dtp_lowering *l);
-
 /* lower_tensors.c: what the layers at hand are of, and whether they stay in bf16 (dtp_plan_layer_is_wide). */
 void dtp_lower_take_kind(struct dtp_lowering *l, enum dtp_layer_mlp mlp);
 void dtp_lower_take_width(struct dtp_lowering *l, bool wide);

@@ -354,10 +354,19 @@ double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_c
     return dtp_plan_sends_tokens(plan) ? places_part(nodes > 1 ? nodes : ranks, (double)experts_per_token) : 1;
 }
 
+static bool has_large_workspaces(const struct dtp_gpu *gpu)
+{
+    return gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
+}
+
+uint64_t dtp_plan_cublas_workspace(const struct dtp_gpu *gpu)
+{
+    return has_large_workspaces(gpu) ? UINT64_C(4096) * 8192 : UINT64_C(4096) * 2048 + UINT64_C(16384) * 8;
+}
+
 uint64_t dtp_plan_expert_workspaces(const struct dtp_plan *plan, const struct dtp_gpu *gpu)
 {
-    bool large = gpu->architecture == DTP_GPU_HOPPER || gpu->architecture == DTP_GPU_BLACKWELL;
-    uint64_t one = large ? DTP_ENGINE_WORKSPACE_BYTES : DTP_ENGINE_WORKSPACE_BYTES / 8;
+    uint64_t one = has_large_workspaces(gpu) ? DTP_ENGINE_WORKSPACE_BYTES : DTP_ENGINE_WORKSPACE_BYTES / 8;
     return plan->runtime->engine_experts ? DTP_ENGINE_WORKSPACES * one : 0;
 }
 

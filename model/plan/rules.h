@@ -231,6 +231,9 @@ static inline uint32_t dtp_plan_expert_fold(const struct dtp_plan *plan)
 {
     return plan->expert_fold > 1 ? plan->expert_fold : 1;
 }
+/* Bytes that PyTorch keeps for cuBLAS, for each thread and stream that calls it: 4096 x 8 KiB on Hopper and later, else
+ * 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp). */
+uint64_t dtp_plan_cublas_workspace(const struct dtp_gpu *gpu);
 /* Bytes that the library of a runtime's grouped matmuls keeps beside PyTorch's workspaces. */
 uint64_t dtp_plan_expert_workspaces(const struct dtp_plan *plan, const struct dtp_gpu *gpu);
 /* Ranks that have the same experts, over which these weights' gradients are summed: those of a stage over ep. */

@@ -175,8 +175,8 @@ static void begin_backward(struct dtp_lowering *l)
     if (sums_of(l)->held.index != DTP_NO_INDEX)
         return;
     dtp_draft_begin(l, &draft, DTP_OP_ALLOC, "");
-    sums_of(l)->held =
-        dtp_draft_new(l, &draft, "cuBLAS workspace", DTP_OWNER_WORKSPACE, dtp_lower_cublas_workspace_bytes(l), 0);
+    sums_of(l)->held = dtp_draft_new(l, &draft, "cuBLAS workspace", DTP_OWNER_WORKSPACE,
+                                     dtp_plan_cublas_workspace(&l->cluster->gpu), 0);
     dtp_draft_end(l, &draft);
 }
 

@@ -45,7 +45,7 @@ static void make_powersgd(struct dtp_lowering *l, const struct dtp_ddp_buckets *
     }
     for (int stream = 0; stream < DTP_POWERSGD_STREAMS; stream++)
         dtp_lower_buffer(l, "cuBLAS workspace of a hook's stream", DTP_OWNER_REDUCE, DTP_STREAM_COMPUTE,
-                         dtp_lower_cublas_workspace_bytes(l), true);
+                         dtp_plan_cublas_workspace(&l->cluster->gpu), true);
 }
 
 /* What the hook returns is what gradients are copied out of, until it returns the next (populate_bucket_views_out in
