@@ -487,6 +487,7 @@ int bench(const char *part_of_name)
     bench_norm(16384, 4096, false);
     bench_norm(8192, 2048, false);
     bench_norm(32768, 768, true);
+    bench_norm(8192, 1600, true);
     bench_norm(16384, 8192, false);
     bench_activation(16384, 11008, DTP_ACTIVATION_SWIGLU);
     bench_activation(8192, 5632, DTP_ACTIVATION_SWIGLU);
