@@ -114,7 +114,7 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     const uint64_t begin = unit * u->layers_per_unit, width = width_of(b, unit), end = begin + width,
                    stream = dtp_bound_tokens(b, b->activations.gradient),
                    flat = b->bytes.compute * t->largest_layer, /* with what pads it */
-        one = dtp_plan_adapts(b->plan) ? b->bytes.compute * larger(b->layer_trained[0], b->layer_trained[1]) : flat,
+        one = u == t ? flat : b->bytes.compute * larger(b->layer_trained[0], b->layer_trained[1]),
                    depth = dtp_plan_prefetches_backward(b->plan) * (f->flat ? b->plan->prefetch_depth : UINT64_C(1));
     const bool gathers = u->count && !f->keeps, above = unit + 1 < u->count;
     const uint64_t own = u->count ? units(b, f->weights, unit, unit + 1) : 0,
@@ -142,14 +142,14 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     dtp_bound_keep(b, beside + b->plan->fsdp1 * width * (one + flat));
 }
 
-/* The last units that may differ, the lowest that gathers all ahead and those below it, or of layers of two kinds all.
- */
+/* The last units that may differ, the lowest that gathers all ahead, replayed or not, the first; of two kinds all. */
 static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 {
     const uint64_t count = larger(b->units->count, 1), depth = b->plan->prefetch ? b->plan->prefetch_depth : 0,
                    last = b->units->last_unit_layers < b->units->layers_per_unit ? 3 : 2,
-                   lowest = depth + larger(b->activations.checkpoint_every, 1); /* one of these is replayed */
-    for (uint64_t unit = count; unit-- > 0; unit = b->uniform && unit + last <= count ? smaller(unit, lowest) : unit)
+                   all = b->uniform ? last : count + 1, low = depth + larger(b->activations.checkpoint_every, 1);
+    for (uint64_t unit = count; unit-- > 0;
+         unit = unit + all > count ? unit : smaller(unit, unit + 1 == depth ? 1 : low))
         keep_unit(b, f, unit, reduces);
 }
 
