@@ -18,6 +18,11 @@ static inline uint64_t dtp_divide_up(uint64_t a, uint64_t b)
     return a / b + (a % b != 0);
 }
 
+static inline uint64_t dtp_round_up(uint64_t amount, uint64_t multiple)
+{
+    return dtp_divide_up(amount, multiple) * multiple;
+}
+
 /* The greatest that divides both; the other one where one is 0. */
 static inline uint64_t dtp_common_divisor(uint64_t a, uint64_t b)
 {

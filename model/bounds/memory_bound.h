@@ -21,11 +21,11 @@ struct dtp_bound {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast,
-     * that have gradients, that run in fewer bits; what a token keeps more of a layer that stays in bf16; as shards
-     * hold them, of the kind that has more. */
+     * that have gradients, that run in fewer bits; what a token keeps more of a layer that stays in bf16; elements as
+     * shards hold them. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
     uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS], layer_narrow[DTP_LAYER_MLPS];
-    uint64_t wider[DTP_LAYER_MLPS], layer_padded;
+    uint64_t wider[DTP_LAYER_MLPS], layer_padded[DTP_LAYER_MLPS];
     const struct dtp_units *units, *trained; /* all parameters; those that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers, partition; /* the latter: elements that a rank updates */
@@ -112,6 +112,13 @@ static inline uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layer
                                       : dtp_bound_layers(b, layers, b->layer_kept, b->layer_all),
                    more = b->wider[0] | b->wider[1] ? dtp_bound_wide(b, layers, b->wider) : 0;
     return dtp_bound_tokens(b, bytes + more + b->activations.embedding) + whole * b->kept_weights - b->cut;
+}
+/* Of layers from `begin` on, before `end`, of which those of each kind have so much. */
+static inline uint64_t dtp_bound_between(const struct dtp_bound *b, const uint64_t *of_kind, uint64_t begin,
+                                         uint64_t end)
+{
+    return b->uniform ? (end - begin) * of_kind[0]
+                      : dtp_bound_layers(b, end, of_kind, of_kind) - dtp_bound_layers(b, begin, of_kind, of_kind);
 }
 /* The worst stage of a block, of a finished weight gradient `element_bytes`, of the one at work `current` more. */
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes);

@@ -251,8 +251,7 @@ void dtp_bound_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, in
     b->layer_cast[index] = units->layer_cast, b->layer_narrow[index] = units->layer_narrow;
     b->layer_trained[index] = dtp_plan_adapts(b->plan) ? units->layer_trained : units->layer;
     b->wider[index] = layers->wide[index] - smaller(layers->wide[index], activations.layer_kept);
-    b->layer_padded = larger(b->layer_padded, (units->layer_shard - units->expert_shard) * units->ranks +
-                                                  units->expert_shard * units->expert_ranks);
+    b->layer_padded[index] = dtp_units_padded(units, b->plan, units->layer, units->layer_shard, units->expert_shard);
     if (index == 0 || activations.layer_all > b->activations.layer_all)
         b->activations = activations;
 }

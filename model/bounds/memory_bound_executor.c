@@ -43,24 +43,16 @@ struct executor {
     bool alone; /* one rank, whose blocks are updated behind their backward: the gradients of one at a time */
 };
 
-static uint64_t padded(uint64_t elements, uint64_t ranks)
-{
-    uint64_t granule = ranks * DTP_PARAMETER_SHARD_ALIGNMENT;
-    return dtp_divide_up(elements, granule) * granule;
-}
-
 /* Of the last so many blocks, of which those of each kind have so much. */
 static uint64_t blocks(const struct dtp_bound *b, const uint64_t *of_kind, uint64_t count)
 {
-    return b->uniform ? count * of_kind[0]
-                      : dtp_bound_layers(b, b->layers, of_kind, of_kind) -
-                            dtp_bound_layers(b, b->layers - count, of_kind, of_kind);
+    return dtp_bound_between(b, of_kind, b->layers - count, b->layers);
 }
 
 /* Of that block alone, the `count`th from the last. */
 static uint64_t one(const struct dtp_bound *b, const uint64_t *of_kind, uint64_t count)
 {
-    return blocks(b, of_kind, count) - blocks(b, of_kind, count - 1);
+    return dtp_bound_between(b, of_kind, b->layers - count, b->layers - count + 1);
 }
 
 /* Of a token, scratch of attention's backward; where it runs in steps of a ring a step's terms of gradients of q, of k
@@ -183,9 +175,11 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     const struct dtp_plan *plan = b->plan;
     const struct dtp_units *u = b->units, *t = b->trained;
     const uint64_t c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce),
-                   first = t->embedding + t->position, ranks = u->ranks;
+                   first = t->embedding + t->position, ranks = u->ranks, granule = DTP_PARAMETER_SHARD_ALIGNMENT,
+                   all = granule * ranks;
     const bool on_host = plan->offload != DTP_OFFLOAD_NONE, alone = b->cluster->gpus == 1;
-    struct executor x = {.elements = {padded(first, ranks), 0, padded(t->total - b->layers * t->layer - first, ranks)}};
+    struct executor x = {
+        .elements = {dtp_round_up(first, all), 0, dtp_round_up(t->total - b->layers * t->layer - first, all)}};
     x.head = u->head ? LAST : FIRST, x.several = plan->accumulate > 1, x.shards = u->ranks > 1;
     x.alone = plan->executor.update_in_backward && alone;
     x.always = x.several && dtp_plan_reductions(plan) == plan->accumulate;
@@ -199,8 +193,8 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     for (int i = 0; i < (b->uniform ? 1 : DTP_LAYER_MLPS);
          i++) { /* experts that ranks divide are a module of their own */
         const bool divided = (b->uniform || i == DTP_LAYER_EXPERTS) && !dtp_plan_adapts(plan);
-        const uint64_t experts = divided ? padded(u->expert_elements, u->expert_ranks) : 0,
-                       rest = padded(b->layer_trained[i] - (experts ? u->expert_elements : 0), ranks);
+        const uint64_t experts = divided ? dtp_round_up(u->expert_elements, granule * u->expert_ranks) : 0,
+                       rest = dtp_round_up(b->layer_trained[i] - (experts ? u->expert_elements : 0), all);
         block[i] = rest + experts, own[i] = rest / ranks + (experts ? experts / u->expert_ranks : 0);
         x.block_whole[i] = of_blocks * block[i], x.block_shard[i] = (wide ? 4 : of_blocks) * own[i];
         x.elements[BLOCK] = larger(x.elements[BLOCK], block[i]);

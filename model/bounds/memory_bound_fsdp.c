@@ -3,16 +3,17 @@
 
 #include "plan/optimizer_state.h"
 
-/* Bytes of weights as gathered: of a unit but the last, which may be smaller; of the largest layer, of one on average.
- * Of the root's while the embedding is at work, the blocks, in backward with what is left of the embedding's, head and
- * loss; of the head's gradient while blocks are at work, and of its reduction beside the last unit. Of a layer's
- * reduction, FSDP2's until the next unit has been reduced. Of a layer's shard its cast, or what has come up from the
- * host; what came up and its cast, FSDP2's until forward has copied; the same of the root's, which FSDP1 always casts.
- * Between forward and backward all that stays, or as gathered again from fewer ranks. What hooks on frozen layers hold
- * to the end of backward: the input of each replay and its gradient. */
+/* Bytes of weights as gathered: of the last unit; of a layer's divided experts, which are copied by themselves. Of the
+ * root's while the embedding is at work, the blocks, in backward with what is left of the embedding's, head and loss;
+ * of the head's gradient while blocks are at work, and of its reduction beside the last unit. Of a layer of each kind
+ * its weights, its reduction, FSDP2's until the next unit has been reduced, and what stays between forward and
+ * backward: all, or as gathered again from fewer ranks. Of a layer's shard its cast, or what has come up from the host;
+ * what came up and its cast, FSDP2's until forward has copied; the same of the root's, which FSDP1 always casts. What
+ * hooks on frozen layers hold to the end of backward: the input of each replay and its gradient. */
 struct fsdp {
-    uint64_t unit, last, largest, layer, first, between, behind, head, head_gradient, head_input;
-    uint64_t input, cast, uploaded, root_uploaded, stays, root_stays, held;
+    uint64_t last, experts, first, between, behind, head, head_gradient, head_input;
+    uint64_t weights[DTP_LAYER_MLPS], inputs[DTP_LAYER_MLPS], stays[DTP_LAYER_MLPS];
+    uint64_t cast, uploaded, root_uploaded, root_stays, held;
     uint64_t end, end_shard;       /* elements of what is reduced with the embedding */
     uint64_t before, after, block; /* gradients at rest before the last backward, behind it; a block's worst stage */
     uint64_t whole_bytes, reduced_bytes; /* of an element of whole gradients; of a reduction's result and its cast */
@@ -20,35 +21,28 @@ struct fsdp {
     bool flat, keeps, ends; /* weights are copied out of a flat buffer; stay gathered; of the root are two units */
 };
 
-/* FSDP2 pads each parameter to equal shards; experts that ranks divide are gathered among those that have the same. */
-static uint64_t padded(const struct dtp_bound *b, uint64_t elements, uint64_t shard, uint64_t expert_shard)
-{
-    return expert_shard     ? (shard - expert_shard) * b->units->ranks + expert_shard * b->units->expert_ranks
-           : b->plan->fsdp1 ? elements
-                            : shard * b->units->ranks;
-}
-
 /* Weights as they are gathered: matrices narrower where they travel so; beside adapters frozen ones as they are kept.
  * Where the root is two units, one of them stands at a time, and while blocks are at work what is kept gathered. */
 static void add_weights(const struct dtp_bound *b, struct fsdp *f)
 {
     const struct dtp_units *u = b->units, *t = b->trained;
     const struct dtp_element_bytes *e = &b->bytes;
-    const uint64_t mean_experts = u->expert_layers * u->expert_shard / b->layers,
-                   layer = padded(b, u->layer, u->layer_shard, mean_experts),
-                   largest = b->uniform ? padded(b, u->largest_layer, u->largest_layer_shard, u->expert_shard)
-                                        : b->layer_padded,
-                   narrower = (e->compute - e->gathered) * padded(b, u->layer_matmul, u->layer_matmul_shard, 0),
-                   head = padded(b, t->head_end, t->head_end_shard, 0);
-    f->layer = e->compute * layer - narrower;
-    f->largest = f->layer + e->compute * (largest - layer);
-    f->head = e->compute * padded(b, u->root, u->root_shard, 0) - (u->count ? 0 : b->layers * narrower);
-    if (dtp_plan_adapts(b->plan))
-        f->layer = f->largest = u->layer_wire * u->ranks, f->head = u->root_wire * u->ranks;
+    const bool adapts = dtp_plan_adapts(b->plan);
+    const uint64_t group = b->plan->reshard_group,
+                   narrower = (e->compute - e->gathered) *
+                              dtp_units_padded(u, b->plan, u->layer_matmul, u->layer_matmul_shard, 0),
+                   layer = dtp_units_padded(t, b->plan, t->largest_layer, t->largest_layer_shard, t->expert_shard),
+                   head = dtp_units_padded(u, b->plan, t->head_end, t->head_end_shard, 0),
+                   root = e->compute * dtp_units_padded(u, b->plan, u->root, u->root_shard, 0);
+    f->head = adapts ? u->root_wire * u->ranks : root - (u->count ? 0 : b->layers * narrower);
+    for (int i = 0; i < DTP_LAYER_MLPS; i++) {
+        f->weights[i] = adapts ? u->layer_wire * u->ranks : e->compute * b->layer_padded[i] - narrower;
+        f->inputs[i] = e->reduce * (adapts ? layer : b->layer_padded[i]);
+        f->stays[i] = !u->count ? 0 : f->keeps ? f->weights[i] : group ? f->weights[i] / group : 0;
+    }
     f->first = f->between = f->head;
-    f->unit = u->layers_per_unit * f->largest;
-    f->last = u->last_unit_layers * f->largest;
-    f->ends = u->head_end > 0;
+    f->last = dtp_bound_between(b, f->weights, b->layers - u->last_unit_layers, b->layers);
+    f->experts = e->compute * u->expert_shard * u->expert_ranks, f->ends = u->head_end > 0;
     if (!f->ends)
         return;
     f->end -= head, f->end_shard -= t->head_end_shard;
@@ -68,7 +62,7 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     const uint64_t group = plan->reshard_group, cast = e->params != e->compute ? e->compute : 0,
                    up = plan->offload == DTP_OFFLOAD_PARAMS ? e->params + cast : 0;
     struct fsdp f = {.flat = !plan->fsdp1, .keeps = !plan->reshard_after_forward, .several = plan->accumulate > 1};
-    f.end = padded(b, t->root, t->root_shard, 0), f.end_shard = t->root_shard;
+    f.end = dtp_units_padded(b->units, b->plan, t->root, t->root_shard, 0), f.end_shard = t->root_shard;
     f.head_gradient = e->compute * t->embedding, f.block = dtp_bound_block(b, e->compute, e->compute);
     f.whole_bytes = plan->fsdp1 ? e->compute : e->reduce;
     f.reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0);
@@ -76,11 +70,8 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     add_weights(b, &f);
     if (plan->fsdp1 && dtp_plan_adapts(plan) && dtp_plan_layers(plan)->holds_replayed)
         f.held = dtp_bound_tokens(b, b->activations.gradient + b->activations.layer_input);
-    f.input = e->reduce *
-              (b->uniform ? padded(b, t->largest_layer, t->largest_layer_shard, t->expert_shard) : b->layer_padded);
     f.uploaded = up * t->largest_layer_shard, f.root_uploaded = (up || f.flat ? up : cast) * b->units->root_shard;
     f.cast = cast && f.flat ? cast * t->largest_layer_shard : f.uploaded;
-    f.stays = !b->units->count ? 0 : f.keeps ? f.layer : group ? f.layer / group : 0;
     f.root_stays = group && !dtp_plan_keeps_root(plan) ? f.first / group : 0;
     f.behind = f.between + (f.ends ? f.root_stays : 0);
     f.whole = f.several && !plan->accumulate_sync;
@@ -95,13 +86,22 @@ static uint64_t gradients(const struct dtp_bound *b, const struct fsdp *f, uint6
     if (!reduces || (f->several && !f->whole))
         return f->before;
     uint64_t reduced = f->after ? (above * u->layer_shard + u->head_end_shard) * b->bytes.grads : 0;
-    return f->before - (f->whole ? (above * u->layer + u->head_end) * f->whole_bytes : 0) + reduced;
+    const uint64_t whole =
+        b->uniform ? above * u->layer : dtp_bound_between(b, b->layer_trained, b->layers - above, b->layers);
+    return f->before - (f->whole ? (whole + u->head_end) * f->whole_bytes : 0) + reduced;
 }
 
 static uint64_t width_of(const struct dtp_bound *b, uint64_t unit)
 {
     const struct dtp_units *u = b->units;
     return !u->count ? b->layers : unit + 1 < u->count ? u->layers_per_unit : u->last_unit_layers;
+}
+
+/* Of the layers of so many units. */
+static uint64_t units(const struct dtp_bound *b, const uint64_t *of_kind, uint64_t from, uint64_t to)
+{
+    const uint64_t each = b->units->layers_per_unit;
+    return dtp_bound_between(b, of_kind, smaller(from * each, b->layers), smaller(to * each, b->layers));
 }
 
 /* A unit at work in backward. Its weights are copied out of their flat buffer, or the first of those ahead is gathered;
@@ -114,20 +114,22 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     const uint64_t begin = unit * u->layers_per_unit, width = width_of(b, unit), end = begin + width,
                    stream = dtp_bound_tokens(b, b->activations.gradient),
                    flat = b->bytes.compute * t->largest_layer, /* with what pads it */
-        one = dtp_plan_adapts(b->plan) ? b->bytes.compute * larger(b->layer_trained[0], b->layer_trained[1]) : flat,
+        one = u == t ? flat : b->bytes.compute * larger(b->layer_trained[0], b->layer_trained[1]),
                    depth = dtp_plan_prefetches_backward(b->plan) * (f->flat ? b->plan->prefetch_depth : UINT64_C(1));
     const bool gathers = u->count && !f->keeps, above = unit + 1 < u->count;
-    const uint64_t own = u->count ? width * f->largest : 0,
+    const uint64_t own = u->count ? units(b, f->weights, unit, unit + 1) : 0,
                    root = f->ends && depth > unit ? f->first : 0, /* comes behind the first unit */
-        ahead = gathers ? smaller(depth, unit) * f->unit + root : 0,
-                   before = above && depth ? smaller(depth - 1, unit) * f->unit : 0, /* ahead, as its own are copied */
-        input = (reduces && f->flat) * (above ? width_of(b, unit + 1) * f->input : f->head_input); /* of that above */
-    const uint64_t standing = gradients(b, f, b->layers - end, reduces) + f->behind + own + begin * f->stays +
-                              f->head_gradient + (b->layers - end) * f->held;
+        ahead = gathers ? units(b, f->weights, unit - smaller(depth, unit), unit) + root : 0,
+                   before = above && depth ? units(b, f->weights, unit - smaller(depth - 1, unit), unit)
+                                           : 0, /* as its own are copied */
+        input = (reduces && f->flat) *          /* of that above */
+                (above ? units(b, f->inputs, unit + 1, unit + 2) : f->head_input);
+    const uint64_t standing = gradients(b, f, b->layers - end, reduces) + f->behind + own +
+                              dtp_bound_between(b, f->stays, 0, begin) + f->head_gradient + (b->layers - end) * f->held;
     if (f->flat)
         dtp_bound_keep(b, standing + input + dtp_bound_saved(b, end) + stream +
-                              larger(gathers ? own + width * f->stays + before : 0,
-                                     ahead ? ahead + u->layers_per_unit * f->cast : 0));
+                              larger(gathers ? own + units(b, f->stays, unit, unit + 1) + before : 0,
+                                     ahead ? ahead + larger(u->layers_per_unit * f->cast, f->experts) : 0));
     (begin >= b->layers / 2 ? dtp_bound_keep : dtp_bound_keep_late)(
         b, standing + ahead + input + dtp_bound_saved(b, begin) + (width - 1) * (one + f->held) + f->block);
     if (width > 1)
@@ -136,22 +138,19 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
         return;
     const uint64_t beside = standing + ahead + dtp_bound_saved(b, begin) + stream;
     const uint64_t result = b->plan->fsdp1 ? b->bytes.reduce * t->largest_layer_shard : f->whole ? 0 : one;
-    dtp_bound_keep(b, beside - own + width * (f->input + result));
+    dtp_bound_keep(b, beside - own + units(b, f->inputs, unit, unit + 1) + width * result);
     dtp_bound_keep(b, beside + b->plan->fsdp1 * width * (one + flat));
 }
 
-/* The last units, the lowest that gathers all ahead and of those the lowest that is replayed, the first. */
+/* The last units that may differ, the lowest that gathers all ahead, replayed or not, the first; of two kinds all. */
 static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 {
-    const uint64_t count = larger(b->units->count, 1), lowest = b->plan->prefetch ? b->plan->prefetch_depth : 0,
-                   root = lowest && b->units->head_end ? lowest - 1 : 0, /* with the root ahead as well */
-        third = b->units->last_unit_layers < b->units->layers_per_unit ? count - 3 : count,
-                   every = larger(b->activations.checkpoint_every, 1), replayed = dtp_divide_up(lowest, every) * every,
-                   units[] = {count - 1, count - 2, third, replayed, lowest, root, 0};
-    uint64_t before = count;
-    for (int i = 0; i < 7; i++)
-        if (units[i] < before)
-            keep_unit(b, f, before = units[i], reduces);
+    const uint64_t count = larger(b->units->count, 1), depth = b->plan->prefetch ? b->plan->prefetch_depth : 0,
+                   last = b->units->last_unit_layers < b->units->layers_per_unit ? 3 : 2,
+                   all = b->uniform ? last : count + 1, low = depth + larger(b->activations.checkpoint_every, 1);
+    for (uint64_t unit = count; unit-- > 0;
+         unit = unit + all > count ? unit : smaller(unit, unit + 1 == depth ? 1 : low))
+        keep_unit(b, f, unit, reduces);
 }
 
 /* The root is gathered; a unit is copied out of its flat buffer while that of the one before, or the root's, stands;
@@ -163,9 +162,10 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
     const struct dtp_plan *plan = b->plan;
     const bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED,
                keeps = f->keeps || plan->fsdp1 || plan->keep_root || f->ends, stands = keeps || chunked;
-    const uint64_t standing = f->before + f->root_stays + b->layers * f->stays, /* to backward */
-        again = f->ends ? 0 : f->root_stays,                                    /* until it is gathered again */
-        copy = f->flat * (u->count ? f->last : f->first),                       /* the last unit's flat buffer */
+    const uint64_t standing =
+                       f->before + f->root_stays + dtp_bound_between(b, f->stays, 0, b->layers), /* to backward */
+        again = f->ends ? 0 : f->root_stays,              /* until it is gathered again */
+        copy = f->flat * (u->count ? f->last : f->first), /* the last unit's flat buffer */
         own = f->keeps ? 0 : f->last, count = u->count,
                    kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
     struct dtp_bound_beside beside = {.head_gradient = b->bytes.compute * b->trained->embedding};
@@ -174,15 +174,15 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
     beside.head = standing - again + f->head + (dtp_plan_prefetches_backward(plan) && !f->keeps ? f->last : 0);
     dtp_bound_keep(b, f->before + f->first + (f->flat ? f->first : 0) + f->root_uploaded);
     if (f->flat && count)
-        dtp_bound_keep(b, f->before + f->between + f->first + width_of(b, 0) * (2 * f->largest + f->uploaded) +
-                              dtp_bound_tokens(b, a->embedding + a->layer_input));
+        dtp_bound_keep(b, f->before + f->between + f->first + 2 * units(b, f->weights, 0, 1) +
+                              width_of(b, 0) * f->uploaded + dtp_bound_tokens(b, a->embedding + a->layer_input));
     /* the lowest units that stand beside the flat buffers of the one before and of all ahead */
     const uint64_t depth = plan->prefetch ? plan->prefetch_depth : 1;
-    for (uint64_t unit = count > depth + 1 ? count - depth - 1 : 1; f->flat && unit < count; unit++) {
+    for (uint64_t unit = b->uniform && count > depth + 1 ? count - depth - 1 : 1; f->flat && unit < count; unit++) {
         const uint64_t begin = unit * u->layers_per_unit, flats = smaller(depth, count - unit),
                        width = width_of(b, unit),
-                       weights = standing - (b->layers - begin) * f->stays + f->between + flats * f->unit +
-                                 (unit + flats < count ? f->unit : f->last) + width * f->largest;
+                       weights = standing - dtp_bound_between(b, f->stays, begin, b->layers) + f->between +
+                                 units(b, f->weights, unit, unit + 1) + units(b, f->weights, unit - 1, unit + flats);
         dtp_bound_keep(b, weights + (depth > 1 ? 0 : width * f->uploaded) + dtp_bound_saved(b, begin) +
                               dtp_bound_tokens(b, a->layer_input));
         if (depth > 1) /* they stand while it works */
@@ -212,7 +212,7 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, s
                     : f->ends ? t->embedding + t->position
                               : 2 * t->embedding + t->position;
     uint64_t input = b->bytes.reduce * f->end, root = t->root - t->head_end,
-             above = reduces && f->flat && t->count ? width_of(b, 0) * f->input : 0;
+             above = reduces && f->flat && t->count ? units(b, f->inputs, 0, 1) : 0;
     beside->ends = larger(beside->ends, rest + f->first + c * made + above);
     if (f->ends && f->flat && !f->keeps) /* gathered once more, it is copied out of its flat buffer */
         dtp_bound_keep_late(b,
@@ -231,7 +231,7 @@ void dtp_bound_fsdp(struct dtp_bound *b)
     const struct fsdp f = fsdp_of(b);
     struct dtp_bound_beside beside = forward(b, &f);
     if (f.ends) /* the head is reduced, the last unit on its way */
-        dtp_bound_keep(b, f.before + f.behind + b->layers * f.stays + f.head_input +
+        dtp_bound_keep(b, f.before + f.behind + dtp_bound_between(b, f.stays, 0, b->layers) + f.head_input +
                               (f.whole ? 0 : b->bytes.compute * b->trained->head_end) + (f.keeps ? 0 : f.last) +
                               dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, b->activations.gradient));
     for (int reduces = f.whole ? 0 : 1; reduces < 2; reduces++) { /* where shards are added up, each does */

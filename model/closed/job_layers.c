@@ -62,13 +62,13 @@ static void count_layers(struct dtp_job_layers *layers, const struct dtp_transfo
         dtp_units_trained(dtp_job_units(layers), plan, &layers->trained);
 }
 
-/* Bytes between members may differ where no member does; then all is counted once more. */
-static bool has_layers(const struct dtp_job_layers *kept, const struct dtp_transformer *transformer,
+/* But for batches, which are taken over. Bytes between members may differ where no member does; then all is counted
+ * once more. */
+static bool has_layers(struct dtp_job_layers *kept, const struct dtp_transformer *transformer,
                        const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
-    struct dtp_plan same = *plan;
-    same.micro_batch = kept->plan.micro_batch, same.accumulate = kept->plan.accumulate;
-    return !memcmp(&same, &kept->plan, sizeof same) && !memcmp(transformer, &kept->transformer, sizeof *transformer) &&
+    kept->plan.micro_batch = plan->micro_batch, kept->plan.accumulate = plan->accumulate;
+    return !memcmp(plan, &kept->plan, sizeof *plan) && !memcmp(transformer, &kept->transformer, sizeof *transformer) &&
            !memcmp(cluster, &kept->cluster, sizeof *cluster);
 }
 

@@ -51,6 +51,16 @@ void dtp_units_of(const struct dtp_transformer *transformer, const struct dtp_cl
 /* Of a plan with adapters those parameters alone that have gradients, as if there were no others. */
 void dtp_units_trained(const struct dtp_units *units, const struct dtp_plan *plan, struct dtp_units *out);
 
+/* Elements as FSDP gathers so many, of which a rank has `shard`: FSDP2 pads each parameter to equal shards; experts
+ * that ranks divide, `expert_shard` of these, are gathered among those that have the same. */
+static inline uint64_t dtp_units_padded(const struct dtp_units *units, const struct dtp_plan *plan, uint64_t elements,
+                                        uint64_t shard, uint64_t expert_shard)
+{
+    return expert_shard  ? (shard - expert_shard) * units->ranks + expert_shard * units->expert_ranks
+           : plan->fsdp1 ? elements
+                         : shard * units->ranks;
+}
+
 /* Bytes at rest on one GPU, and on its share of host and NVMe; elements of what stays on the GPU. */
 struct dtp_state_bytes {
     uint64_t params_elements, grads_elements, optimizer_elements;

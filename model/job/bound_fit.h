@@ -14,8 +14,7 @@
 
 /* Of the program's peak, how far a bound of such a plan may lie off. What ZeRO-3 fetches ahead ends where only a walk
  * knows. Of tensor and pipeline parallelism the bound is that of a rank's slice with what the other ranks add, against
- * the same of a program; a loss over DTensors and slices narrower than a head are not in it. Of layers
- * with experts beside layers without the bound takes any two neighbours for the larger kind. test_bounds fails beyond
+ * the same of a program; a loss over DTensors and slices narrower than a head are not in it. test_bounds fails beyond
  * these. */
 struct dtp_bound_off {
     double below, above;

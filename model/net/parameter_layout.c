@@ -14,14 +14,9 @@ uint64_t dtp_parameter_module_count(const struct dtp_transformer *transformer)
     return transformer->layers + 2;
 }
 
-static uint64_t round_up(uint64_t elements, uint64_t multiple)
-{
-    return dtp_divide_up(elements, multiple) * multiple;
-}
-
 static uint64_t align(uint64_t elements)
 {
-    return round_up(elements, DTP_PARAMETER_ALIGNMENT);
+    return dtp_round_up(elements, DTP_PARAMETER_ALIGNMENT);
 }
 
 uint64_t dtp_parameter_head_rows(const struct dtp_transformer *transformer)
@@ -421,7 +416,7 @@ bool dtp_parameter_next_vectors(const struct dtp_parameter_module *module, int *
         run->elements = t->offset_elements + t->extent_elements - run->begin;
         found = true;
     }
-    run->elements = found ? round_up(run->elements, DTP_PARAMETER_ALIGNMENT) : 0;
+    run->elements = found ? dtp_round_up(run->elements, DTP_PARAMETER_ALIGNMENT) : 0;
     run->place = place;
     return found;
 }
@@ -431,12 +426,12 @@ uint64_t dtp_parameter_vector_elements(const struct dtp_parameter_module *module
     struct dtp_parameter_run run = {.elements = 0};
     for (int next = 0; dtp_parameter_next_vectors(module, &next, &run);)
         continue;
-    return round_up(run.place, DTP_PARAMETER_SHARD_ALIGNMENT);
+    return dtp_round_up(run.place, DTP_PARAMETER_SHARD_ALIGNMENT);
 }
 
 void dtp_parameter_shard(struct dtp_parameter_module *module, uint64_t shard_group)
 {
-    module->shard_elements = round_up(dtp_divide_up(module->elements, shard_group), DTP_PARAMETER_SHARD_ALIGNMENT);
+    module->shard_elements = dtp_round_up(dtp_divide_up(module->elements, shard_group), DTP_PARAMETER_SHARD_ALIGNMENT);
     module->elements = module->shard_elements * shard_group;
 }
 
