@@ -31,16 +31,15 @@ static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
 static uint64_t workspaces(const struct dtp_bound *b)
 {
     const uint64_t cublas = dtp_plan_cublas_workspace(&b->cluster->gpu), turned = b->plan->sequence / b->plan->cp,
-                   tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * turned : 0,
-                   threads = b->plan->runtime->autograd_workspace ? 1 : 2;
-    uint64_t casts = 0;
+                   tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * turned : 0;
+    uint64_t casts = 0, threads = b->plan->runtime->autograd_workspace ? 1 : 2;
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         const uint64_t *of = b->layer_narrow, two = 2 * b->units->layers_per_unit;
         uint64_t narrow = dtp_plan_shards_params(b->plan) && b->units->count
                               ? smaller(two, b->layers) * b->units->layer_narrow
                               : dtp_bound_layers(b, b->layers, of, of) - dtp_bound_wide(b, b->layers, of);
-        uint64_t ahead = 2 * b->transformer->ahead_layers * b->transformer->hidden * b->transformer->hidden;
-        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, narrow + ahead);
+        narrow += 2 * b->transformer->ahead_layers * b->transformer->hidden * b->transformer->hidden;
+        casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, narrow);
     }
     uint64_t logits = b->plan->hold_logits ? 4 * b->transformer->vocab * b->tokens : 0; /* of the step before */
     uint64_t experts = b->transformer->experts ? dtp_plan_expert_workspaces(b->plan, &b->cluster->gpu) : 0;

@@ -10,9 +10,8 @@
  * tensor the elements, its gradient on its way to the host. A rank's gradients, where it has whole ones too. */
 struct replicated {
     uint64_t kept_casts, kept, casts, head_cast, buckets, made, element_bytes, last_bytes;
-    uint64_t head_gradient, waiting, largest, carried, shard, beside;
-    uint64_t workspace; /* that stands from the first backward on */
-    bool counted;       /* buckets of so many elements, flattened into a copy to be reduced */
+    uint64_t head_gradient, waiting, largest, carried, shard, beside, workspace; /* that: from the first backward on */
+    bool counted; /* buckets of so many elements, flattened into a copy to be reduced */
 };
 
 /* Gradients at rest when `done` of the micro-step's have been made. */
@@ -65,8 +64,7 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     if (plan->offload != DTP_OFFLOAD_NONE && !dtp_plan_sums_gradients(plan) &&
         !dtp_plan_has_ddp_buckets(plan, b->cluster))
         r.carried = g * r.largest;
-    r.head_gradient = c * t->embedding;
-    r.waiting = t->head ? 0 : r.made * t->embedding;
+    r.head_gradient = c * t->embedding, r.waiting = t->head ? 0 : r.made * t->embedding;
     r.last_bytes = autocast ? c + r.made : c;
     const bool rests = b->cluster->gpus == 1 || (runtime->ddp && !plan->ddp_bucket_view) ||
                        (runtime->counts_elements && !dtp_plan_shards_grads(plan));
