@@ -44,7 +44,7 @@ static double whole_or_fewer(uint32_t ctas)
  * two; and one communicator's for what ends a step. Chunks of the model beyond one a rank, and a second direction, make
  * passes go both ways, each with neighbours of its own (lower_transfers.c). Ranks that have a stage twice, once of each
  * direction, get each other's gradients by a transfer of any number of thread blocks (lower_executor_stages.c): two
- * H200, dualpipe, 404 MB beyond the rest (reports/h200/validate/layouts_forced.csv). */
+ * H200, dualpipe, 404 MB beyond the rest; with it +0.0 % (reports/h200/validate/layouts_pushed.csv). */
 static uint64_t transfers(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
     const struct dtp_plan *plan = b->plan;
