@@ -76,8 +76,8 @@ struct dtp_received_args {
 /* Runs of rows, each to where it belongs in the memory of one of several ranks, which peers may have mapped: rows
  * [from, from + n) of `rows` become rows [to, to + n) of result[target], n being what is until `before` of the next
  * piece (until `count` of the last). Where `more` is, a float of each row goes the same way. Done, and seen by all
- * GPUs, when the kernel has ended; that nobody still reads what is overwritten is the caller's to know. Rows are of
- * whole 2 bytes.
+ * GPUs, when the kernel has ended; that nobody still reads what is overwritten is the caller's to know. row_bytes is
+ * even; where it is a multiple of 16 all pointers are aligned to as much.
  */
 #define DTP_PUSH_TARGETS 16u
 #define DTP_PUSH_PIECES 216u /* so that arguments fit in 4 KiB, the most that every GPU takes */

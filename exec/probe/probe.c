@@ -243,6 +243,8 @@ static enum dtp_status make_arenas(struct dtp_prober *p, struct dtp_probe_step *
     p->device_bytes = larger(p->device_bytes, more < budget ? more : budget);
     if (status == DTP_OK)
         status = p->device->verbs->allocate(p->device, p->device_bytes, (void **)&p->device_base, p->faults);
+    p->world.choice = (struct dtp_communicator_choice){
+        .arena = p->device_base, .arena_bytes = p->device_bytes, .apart = p->of->settings->pretend_nodes};
     return status == DTP_OK
                ? p->device->verbs->allocate_host(p->device, p->host_bytes, (void **)&p->host_base, p->faults)
                : status;

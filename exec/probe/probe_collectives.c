@@ -449,10 +449,10 @@ enum dtp_status dtp_probe_collectives(struct dtp_prober *p)
     uint32_t count = p->ranks > 1 ? groups_of(p, groups) : 0;
     if (count == 0)
         return DTP_OK;
-    p->world.choice = (struct dtp_communicator_choice){.arena = p->device_base, .arena_bytes = p->device_bytes};
     enum dtp_status status = dtp_world_connect_groups(&p->world, groups, count, p->of->settings->cuda, p->faults);
     if (status == DTP_OK)
-        dtp_probe_say_about(p->events, "communicator", "%s", p->world.communicator->name);
+        dtp_probe_say_about(p->events, "communicator", "%s%s%s", p->world.communicator->name,
+                            p->world.communicator->ways[0] ? ", " : "", p->world.communicator->ways);
     if (status == DTP_OK)
         status = measure_groups(p, groups, count);
     dtp_world_disconnect(&p->world, false);

@@ -79,6 +79,7 @@ static struct dtp_exchange exchange_of(const struct dtp_sweep *s)
         .begins = s->begins, .ranks = s->group->ranks, .experts = s->group->ranks, .row_bytes = (uint32_t)ROW_BYTES};
 }
 
+/* Rows of experts are our executor's alone; other rows are also read of runtimes whose transfers are NCCL's. */
 struct dtp_collective_args dtp_move_arguments(const struct dtp_sweep *s)
 {
     const struct dtp_group_place place = place_of(s);
@@ -88,7 +89,8 @@ struct dtp_collective_args dtp_move_arguments(const struct dtp_sweep *s)
                                        .input = base,
                                        .result = base + s->whole_bytes,
                                        .bytes = s->whole_bytes,
-                                       .element = dtp_bind_element(s->kind->dtype)};
+                                       .element = dtp_bind_element(s->kind->dtype),
+                                       .by_library = s->kind->carried != DTP_CARRIED_UNEVEN};
     if (to_all(s))
         args.exchange = exchange_of(s);
     else if (s->kind->carried == DTP_CARRIED_AROUND)

@@ -27,7 +27,7 @@ enum { CODE_UNSUPPORTED = 1000, CODE_ABORTED };
 /* A group as this rank is in it. */
 struct member {
     uint32_t ranks, first, stride, index;
-    bool windowed, copies, pushes; /* pushes: what is exchanged is stored into peers' arenas */
+    bool windowed, copies, exchanges, pushes; /* pushes: what it exchanges is stored into peers' arenas */
 #if NCCL_VERSION_CODE >= VERSION_WITH_WINDOWS
     ncclWindow_t window;
 #endif
@@ -39,7 +39,8 @@ struct nccl_communicator {
     struct member *member;    /* [group_count] */
     struct dtp_communicator_choice choice;
     struct dtp_peer_arenas peers;
-    int32_t *token; /* dtp_nccl_group's; NULL where no group pushes */
+    int32_t *token; /* [group_count], dtp_nccl_group's; NULL where no arena is mapped */
+    struct dtp_control *control;
     uint32_t group_count, world_ranks;
     atomic_bool aborted, gone; /* an abort has begun; it has ended */
     atomic_int inside;         /* calls of NCCL that use its communicators */
@@ -50,6 +51,20 @@ static struct nccl_communicator *own(struct dtp_communicator *communicator)
     return (struct nccl_communicator *)communicator;
 }
 
+/* Nothing is reduced, and all ranks of the group take part. */
+static bool exchanges(const struct dtp_collective_args *args)
+{
+    return args->collective == DTP_SEND_RECV ? args->shifts : args->collective == DTP_ALL_TO_ALL;
+}
+
+/* Parts that are no whole 16 bytes, which only tiny plans have, NCCL sends. */
+static bool pushes(const struct nccl_communicator *c, const struct dtp_collective_args *args)
+{
+    const struct member *member = &c->member[args->group];
+    const bool parts = args->collective == DTP_ALL_TO_ALL && !args->exchange.begins;
+    return member->pushes && !args->by_library && (!parts || args->bytes / member->ranks % 16 == 0);
+}
+
 static int exchange(struct nccl_communicator *c, const struct dtp_collective_args *args, void *stream)
 {
     const struct member *member = &c->member[args->group];
@@ -58,8 +73,8 @@ static int exchange(struct nccl_communicator *c, const struct dtp_collective_arg
                                    .first = member->first,
                                    .stride = member->stride,
                                    .index = member->index,
-                                   .peers = member->pushes ? &c->peers : NULL,
-                                   .token = c->token,
+                                   .peers = pushes(c, args) ? &c->peers : NULL,
+                                   .token = c->token ? c->token + args->group : NULL,
                                    .most_blocks = c->choice.max_ctas};
     if (args->exchange.begins)
         dtp_communicator_count_rows(&c->base, &args->exchange, member->index);
@@ -74,7 +89,7 @@ static int issue(struct dtp_communicator *communicator, const struct dtp_collect
     ncclComm_t comm = c->group[args->group];
     uint32_t ranks = c->member[args->group].ranks;
     size_t count = args->bytes / dtp_element_bytes(args->element);
-    if (ranks > 1 && (args->collective == DTP_SEND_RECV ? args->shifts : args->collective == DTP_ALL_TO_ALL))
+    if (ranks > 1 && exchanges(args))
         return exchange(c, args, stream);
     dtp_communicator_count(communicator, args, ranks);
     if (args->collective == DTP_SEND_RECV) {
@@ -259,6 +274,8 @@ static enum dtp_status prove(struct dtp_communicator *communicator, const struct
     struct dtp_collective_launch launch;
     if (c->member[args->group].ranks == 1 || !(choice->max_ctas || choice->windows || choice->copies))
         return DTP_OK;
+    if (exchanges(args) && pushes(c, args)) /* which are ours, not NCCL's, of as many thread blocks as they are told */
+        return DTP_OK;
     const struct dtp_communicator counted = *communicator;
     enum dtp_status status = capture(communicator, args, stream, &launch, faults);
     *communicator = counted;
@@ -322,8 +339,13 @@ static void destroy(struct dtp_communicator *communicator)
                 ncclCommDestroy(c->group[i]);
         if (c->world)
             ncclCommDestroy(c->world);
+        /* a rank frees its arena once no other has it mapped; whoever does not come is told of by its own connection */
+        struct dtp_faults ignored = {.count = 0};
+        const bool mapped = c->peers.at;
+        dtp_peer_arenas_close(&c->peers, c->world_ranks);
+        if (mapped)
+            dtp_control_barrier(c->control, &ignored);
     }
-    dtp_peer_arenas_close(&c->peers, c->world_ranks);
     cudaFree(c->token);
     free(c->group);
     free(c->member);
@@ -426,43 +448,65 @@ static enum dtp_status register_arena(struct nccl_communicator *c, struct dtp_fa
     return DTP_OK;
 }
 
-/* Whether what is exchanged can be stored into peers' arenas in a group, as far as this rank can tell by itself. */
-static bool may_push(const struct nccl_communicator *c, const struct dtp_communicator_options *options, uint32_t group)
+/* Why what is exchanged in a group cannot be stored into peers' arenas, as far as every rank can tell by itself; NULL:
+ * it may. */
+static const char *why_sent(const struct dtp_communicator_options *options, uint32_t group)
 {
     const struct dtp_communicator_choice *choice = &options->choice;
     const struct dtp_group_place place = dtp_group_place(&options->groups[group], options->ranks->rank);
-    return group < 32 && options->exchange_groups & 1u << group && choice->arena && !choice->windows &&
-           !choice->copies && place.ranks > 1 && place.ranks <= DTP_PUSH_TARGETS &&
-           inside_a_node(&place, options->ranks->local_world) && c->group[group];
+    if (choice->apart)
+        return "ranks pretend nodes or share GPUs";
+    if (!choice->arena || choice->windows || choice->copies)
+        return "the arena is one of NCCL's windows";
+    if (place.ranks > DTP_PUSH_TARGETS)
+        return "a group has too many ranks";
+    return inside_a_node(&place, options->ranks->local_world) ? NULL : "a group has ranks of several machines";
 }
 
-/* All ranks call it, those of stages without experts too. */
+/* All ranks call it, those of stages that exchange nothing too. */
 static enum dtp_status map_peers(struct nccl_communicator *c, const struct dtp_communicator_options *options,
                                  struct dtp_faults *faults)
 {
+    const struct dtp_communicator_choice *choice = &options->choice;
     const uint32_t world = options->ranks->world;
-    bool *wanted = calloc(world, sizeof *wanted), any = false;
+    bool *wanted = calloc(world, sizeof *wanted);
     if (!wanted)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for the arenas of other ranks");
     for (uint32_t i = 0; i < c->group_count; i++) {
         struct member *member = &c->member[i];
-        member->pushes = may_push(c, options, i);
+        member->exchanges = i < 32 && options->exchange_groups & 1u << i && member->ranks > 1;
+        member->pushes = member->exchanges && !why_sent(options, i);
         for (uint32_t m = 0; m < member->ranks && member->pushes; m++)
-            any = wanted[member->first + m * member->stride] = true;
+            wanted[member->first + m * member->stride] = true;
     }
+    const bool maps = choice->arena && !choice->windows && !choice->copies && !choice->apart;
     enum dtp_status status =
-        options->choice.arena && !options->choice.windows && !options->choice.copies
-            ? dtp_peer_arenas_map(options->ranks, options->control, options->choice.arena, wanted, &c->peers, faults)
-            : DTP_OK;
+        maps ? dtp_peer_arenas_map(options->ranks, options->control, choice->arena, wanted, &c->peers, faults) : DTP_OK;
     free(wanted);
-    if (status == DTP_OK && any && !c->peers.why[0] && cudaMalloc((void **)&c->token, sizeof *c->token) != cudaSuccess)
-        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no GPU memory for a communicator");
     for (uint32_t i = 0; i < c->group_count; i++)
         c->member[i].pushes = c->member[i].pushes && !c->peers.why[0];
-    if (any)
-        dtp_append_part(c->base.ways, sizeof c->base.ways, ", ", "exchanges by %s%s",
-                        c->peers.why[0] ? "NCCL's transfers: " : "stores and copies into peers' memory", c->peers.why);
+    const size_t token_bytes = c->group_count * sizeof *c->token;
+    if (status == DTP_OK && maps && !c->peers.why[0] && token_bytes &&
+        (cudaMalloc((void **)&c->token, token_bytes) != cudaSuccess ||
+         cudaMemset(c->token, 0, token_bytes) != cudaSuccess))
+        status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no GPU memory for a communicator");
     return status;
+}
+
+/* How groups exchange, for logs: once where all do alike. */
+static void remember_exchanges(struct nccl_communicator *c, const struct dtp_communicator_options *options)
+{
+    char *ways = c->base.ways;
+    for (uint32_t i = 0; i < c->group_count; i++) {
+        char text[160] = "exchanges by stores and copies into peers' memory";
+        if (!c->member[i].exchanges)
+            continue;
+        if (!c->member[i].pushes)
+            snprintf(text, sizeof text, "exchanges by NCCL's transfers: %s",
+                     c->peers.why[0] ? c->peers.why : why_sent(options, i));
+        if (!strstr(ways, text))
+            dtp_append_part(ways, sizeof c->base.ways, ", ", "%s", text);
+    }
 }
 
 /* Both the NCCL that this was built with and the one that runs must have it. */
@@ -491,6 +535,7 @@ enum dtp_status dtp_communicator_nccl_create(const struct dtp_communicator_optio
         c->base.verbs = &verbs;
         c->group_count = options->group_count;
         c->world_ranks = options->ranks->world;
+        c->control = options->control;
         c->group = calloc(options->group_count + 1, sizeof *c->group);
         c->member = calloc(options->group_count + 1, sizeof *c->member);
         c->choice = options->choice;
@@ -511,6 +556,8 @@ enum dtp_status dtp_communicator_nccl_create(const struct dtp_communicator_optio
         status = register_arena(c, faults);
     if (status == DTP_OK)
         status = map_peers(c, options, faults);
+    if (status == DTP_OK)
+        remember_exchanges(c, options);
     if (status != DTP_OK) {
         destroy(&c->base);
         return status;

@@ -65,11 +65,11 @@ static ncclResult_t push_parts(const struct dtp_nccl_group *group, const struct 
 {
     const uint64_t part = args->bytes / group->ranks;
     uint32_t row = PART_ROW_BYTES;
-    while (part % row)
+    while (part % row && row > 16)
         row /= 2;
     const uint64_t rows = part / row;
     struct push push = {.stream = stream};
-    if (row < 2 || args->bytes / row > UINT32_MAX)
+    if (part % row || args->bytes / row > UINT32_MAX)
         return ncclInvalidArgument;
     push.args.rows = args->input, push.args.row_bytes = row, push.args.most_blocks = group->most_blocks;
     for (uint32_t i = 1; i <= group->ranks; i++) {

@@ -1,7 +1,8 @@
 /* What ranks exchange without reducing it: rows of experts, parts of an all_to_all, steps around a ring. Where arenas
  * of the group are mapped, a kernel stores rows and parts straight into the peers', a copy engine carries a step of a
- * ring, and NCCL only waits: no buffers of transfers, no SMs of a ring's. Elsewhere NCCL sends, an expert's rows a
- * transfer. Only in builds with CUDA. */
+ * ring, and NCCL only waits, by an all-reduce of four bytes before and after, which no count of bytes has: no buffers
+ * of transfers, no SMs of a ring's. Where a rank is lost, what is queued behind a barrier that was aborted may still
+ * store into peers, which all end. Elsewhere NCCL sends, an expert's rows a transfer. Only in builds with CUDA. */
 #ifndef DTP_NCCL_EXCHANGE_H
 #define DTP_NCCL_EXCHANGE_H
 
@@ -19,8 +20,8 @@ struct dtp_nccl_group {
     ncclComm_t comm;
     uint32_t ranks, first, stride, index;
     const struct dtp_peer_arenas *peers; /* of all members; NULL: NCCL sends */
-    int32_t *token;                      /* on the device: what ranks that wait for each other reduce */
-    uint32_t most_blocks;                /* thread blocks of an exchange; 0: any number */
+    int32_t *token;       /* on the device, this group's own: what ranks that wait for each other reduce */
+    uint32_t most_blocks; /* thread blocks of an exchange; 0: any number */
 };
 
 /* An all_to_all, or a send_recv that shifts, on `stream`. Results lie at the same place in each member's arena: members

@@ -14,7 +14,8 @@ struct dtp_peer_arenas {
 
 /* Every rank calls it with the arena that it has allocated by cudaMalloc, and `wanted` [world], those that it is to
  * see, which are of its machine. Where a machine cannot, on no rank is any mapped: all then know it, which is no fault.
- * A fault (DTP_ENVIRONMENT): ranks cannot hear each other. Closed by dtp_peer_arenas_close, before arenas are freed. */
+ * A fault (DTP_ENVIRONMENT): ranks cannot hear each other. Closed by dtp_peer_arenas_close, on all ranks before any
+ * frees its arena, as cudaIpcCloseMemHandle asks. */
 enum dtp_status dtp_peer_arenas_map(const struct dtp_ranks *ranks, struct dtp_control *control, void *arena,
                                     const bool *wanted, struct dtp_peer_arenas *out, struct dtp_faults *faults);
 void dtp_peer_arenas_close(struct dtp_peer_arenas *peers, uint32_t world);

@@ -169,7 +169,8 @@ static enum dtp_status connect(struct dtp_trainer *t)
                                                        .windows = execution->windows,
                                                        .copies = execution->copied,
                                                        .arena = t->device_base,
-                                                       .arena_bytes = t->arena.device_bytes};
+                                                       .arena_bytes = t->arena.device_bytes,
+                                                       .apart = t->settings->pretend_nodes || t->settings->share_gpu};
     return dtp_world_connect(&t->world, t->settings->cuda, t->faults);
 }
 

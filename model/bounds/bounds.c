@@ -32,7 +32,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
 {
     const uint64_t cublas = dtp_plan_cublas_workspace(&b->cluster->gpu), turned = b->plan->sequence / b->plan->cp,
                    tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * turned : 0;
-    uint64_t casts = 0, threads = b->plan->runtime->autograd_workspace ? 1 : 2;
+    uint64_t casts = 0, threads = b->plan->runtime->passing_workspace ? 1 : 2;
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         const uint64_t *of = b->layer_narrow, two = 2 * b->units->layers_per_unit;
         uint64_t narrow = dtp_plan_shards_params(b->plan) && b->units->count

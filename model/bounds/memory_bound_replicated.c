@@ -10,7 +10,7 @@
  * tensor the elements, its gradient on its way to the host. A rank's gradients, where it has whole ones too. */
 struct replicated {
     uint64_t kept_casts, kept, casts, head_cast, buckets, made, element_bytes, last_bytes;
-    uint64_t head_gradient, waiting, largest, carried, shard, beside, workspace; /* that: from the first backward on */
+    uint64_t head_gradient, waiting, largest, carried, shard, beside, workspace; /* it stands from backward on */
     bool counted; /* buckets of so many elements, flattened into a copy to be reduced */
 };
 
@@ -50,7 +50,7 @@ static struct replicated replicated_of(const struct dtp_bound *b)
                            .made = dtp_plan_sums_gradients(plan) ? b->bytes.params : g,
                            .largest = larger(larger(t->largest, t->embedding), t->position),
                            .shard = g * b->partition,
-                           .workspace = runtime->autograd_workspace ? dtp_plan_cublas_workspace(&b->cluster->gpu) : 0};
+                           .workspace = runtime->passing_workspace ? dtp_plan_cublas_workspace(&b->cluster->gpu) : 0};
     r.beside = runtime->adds_before_shards && dtp_plan_shards_grads(plan) && t->ranks > 1 ? r.shard : 0;
     if (autocast) {
         bool replays = b->activations.checkpoint_every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;

@@ -62,12 +62,11 @@ static void count_layers(struct dtp_job_layers *layers, const struct dtp_transfo
         dtp_units_trained(dtp_job_units(layers), plan, &layers->trained);
 }
 
-/* But for batches, which are taken over. Bytes between members may differ where no member does; then all is counted
- * once more. */
-static bool has_layers(struct dtp_job_layers *kept, const struct dtp_transformer *transformer,
+/* But for batches, which *kept has of this plan by now. Bytes between members may differ where no member does; then all
+ * is counted once more. */
+static bool has_layers(const struct dtp_job_layers *kept, const struct dtp_transformer *transformer,
                        const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
-    kept->plan.micro_batch = plan->micro_batch, kept->plan.accumulate = plan->accumulate;
     return !memcmp(plan, &kept->plan, sizeof *plan) && !memcmp(transformer, &kept->transformer, sizeof *transformer) &&
            !memcmp(cluster, &kept->cluster, sizeof *cluster);
 }
@@ -80,6 +79,7 @@ const struct dtp_job_layers *dtp_job_layers_of(const struct dtp_transformer *tra
         count_layers(here, transformer, cluster, plan);
         return here;
     }
+    kept->plan.micro_batch = plan->micro_batch, kept->plan.accumulate = plan->accumulate;
     if (!has_layers(kept, transformer, cluster, plan)) {
         kept->transformer = *transformer, kept->cluster = *cluster, kept->plan = *plan;
         count_layers(kept, transformer, cluster, plan);

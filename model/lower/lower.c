@@ -225,14 +225,14 @@ static uint64_t narrow_elements(const struct dtp_lowering *l)
     return elements + l->transformer->ahead_layers * projection.in * projection.out;
 }
 
-/* cuBLAS workspaces (forward's and autograd's thread have one each, this one unless the runtime takes it), RoPE's fp32
- * sines and cosines, logits that the training loop holds from their loss to the next, and the micro-step's 64-bit
- * tokens. */
+/* cuBLAS workspaces (of forward's thread and, where it stays, of autograd's), RoPE's fp32 sines and cosines, logits
+ * that the training loop holds from their loss to the next, and the micro-step's 64-bit tokens. */
 static void make_standing_buffers(struct dtp_lowering *l)
 {
     uint64_t cublas = dtp_plan_cublas_workspace(&l->cluster->gpu);
     uint64_t tables = l->rope ? dtp_bytes_product(4 * l->transformer->head_dim, l->plan->sequence / l->plan->cp) : 0;
-    for (int handle = l->plan->runtime->autograd_workspace; handle < 2; handle++)
+    const int standing = l->plan->runtime->passing_workspace ? 1 : 2;
+    for (int thread = 0; thread < standing; thread++)
         dtp_lower_buffer(l, "cuBLAS workspace", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, cublas, true);
     uint64_t grouped = l->transformer->experts ? dtp_plan_expert_workspaces(l->plan, &l->cluster->gpu) : 0;
     dtp_lower_buffer(l, "workspaces of experts' matmuls", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE, grouped, true);

@@ -92,7 +92,7 @@ static void read_epsilon(struct dtp_hf_reader *reader, const struct dtp_hf_famil
 static void refuse_experts(struct dtp_hf_reader *reader, const struct dtp_hf_family *family)
 {
     static const char *const keys[] = {"num_local_experts", "num_experts", "n_routed_experts"};
-    char known[160] = "";
+    char known[512] = "";
     for (const struct dtp_hf_family *f = dtp_hf_families_experts; f->type; f++)
         if (f->experts)
             dtp_append_part(known, sizeof known, ", ", "%s", f->type);

@@ -82,7 +82,7 @@ static void check_ahead(struct dtp_resolver *r)
         dtp_plan_refuse(r, "mtp_layers", "is not modelled under runtime %s%s; use runtime megatron, or 0",
                         p->runtime->name,
                         p->runtime->fsdp && !dtp_plan_layers(p)->calls_experts
-                            ? ", for torchtitan's module is a unit of FSDP2 beside the layers' that is not"
+                            ? ": torchtitan makes its module an FSDP2 unit of its own, which is not modelled"
                             : "");
         return;
     }

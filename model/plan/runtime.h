@@ -128,8 +128,9 @@ struct dtp_runtime {
     bool stops_replay;     /* a replay ends at the last saved tensor: the last matmul does not run again */
 
     /* ---- memory and execution ---- */
-    bool autograd_workspace; /* cuBLAS' of autograd's thread is taken by the first backward of a step, not there all the
-                                time, and is back before the optimizer */
+    /* cuBLAS' workspace of autograd's thread is taken by a step's first backward and is back before the optimizer, not
+     * there all the time */
+    bool passing_workspace;
     bool one_queue; /* kernels of all streams go to the device through one queue (CUDA_DEVICE_MAX_CONNECTIONS=1) */
     bool counts_elements;  /* buckets and prefetches are counted in elements over the whole net and end anywhere in a
                               layer, so that no layer's part of a step need repeat another's */

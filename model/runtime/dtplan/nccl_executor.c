@@ -6,13 +6,18 @@
 #include "plan/slice.h"
 #include "runtime/dtplan/lower_executor.h"
 
+/* Part of NCCL's thread blocks, and of the buffers that go with them, that a plan leaves it. */
+static double whole_or_fewer(uint32_t ctas, double whole)
+{
+    return ctas && ctas < whole ? ctas / whole : 1;
+}
+
 /* Buffers are made by a communicator's first collective, for as many rings as there are thread blocks; the world's has
  * none where only groups of it are used. Symmetric kernels and copies work in the arena, which is mapped instead. */
 static uint64_t ring_buffers(const struct dtp_beside *b, uint64_t ranks, uint64_t stride, struct dtp_memory_list *list)
 {
     const struct dtp_cluster *cluster = b->cluster;
-    uint32_t ctas = b->plan->executor.collective_ctas;
-    double whole = dtp_calibration.nccl_ring_ctas, rings = ctas && ctas < whole ? ctas / whole : 1;
+    const double rings = whole_or_fewer(b->plan->executor.collective_ctas, dtp_calibration.nccl_ring_ctas);
     bool between = ranks * stride > cluster->gpus_per_node;
     if (between && cluster->network == DTP_NETWORK_SOCKETS)
         return dtp_memory_part(list, DTP_TERM_NCCL_SOCKETS, 1, 1,
@@ -33,13 +38,6 @@ static uint64_t group(const struct dtp_beside *b, uint64_t ranks, uint64_t strid
     return bytes;
 }
 
-/* Part of a transfer's thread blocks, and of the buffers that go with them, that a plan leaves it. */
-static double whole_or_fewer(uint32_t ctas)
-{
-    const double whole = dtp_calibration.nccl_transfer_ctas;
-    return ctas && ctas < whole ? ctas / whole : 1;
-}
-
 /* Buffers for each neighbour that a rank of a pipeline sends to or receives from, of which those between others have
  * two; and one communicator's for what ends a step. Chunks of the model beyond one a rank, and a second direction, make
  * passes go both ways, each with neighbours of its own (lower_transfers.c). Ranks that have a stage twice, once of each
@@ -56,7 +54,8 @@ static uint64_t transfers(const struct dtp_beside *b, struct dtp_memory_list *li
     const uint64_t joined = plan->schedule == DTP_SCHEDULE_DUALPIPE && !sockets
                                 ? dtp_memory_part(list, DTP_TERM_NCCL_TRANSFERS, 1, 1,
                                                   (uint64_t)(dtp_calibration.nccl_transfer_bytes *
-                                                             whole_or_fewer(plan->executor.collective_ctas)))
+                                                             whole_or_fewer(plan->executor.collective_ctas,
+                                                                            dtp_calibration.nccl_transfer_ctas)))
                                 : 0;
     return joined +
            dtp_memory_part(
@@ -81,6 +80,8 @@ static uint64_t expert_groups(const struct dtp_beside *b, const struct dtp_execu
                         group(&folded, dtp_executor_expert_copies(b->plan, rules), ep * shards, list);
 }
 
+/* What ranks exchange inside a machine has no buffers (exec/ranks/nccl_exchange.h). Across machines, and beside
+ * windows, NCCL sends it, and its buffers, 0.2 to 0.5 GB of two H200, are not counted. */
 uint64_t dtp_executor_nccl_bytes(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
     const struct dtp_plan *plan = b->plan;
