@@ -448,16 +448,21 @@ static enum dtp_status register_arena(struct nccl_communicator *c, struct dtp_fa
     return DTP_OK;
 }
 
+/* Windows and copies have arenas that CUDA IPC does not map. */
+static bool maps_arenas(const struct dtp_communicator_choice *choice)
+{
+    return choice->arena && !choice->windows && !choice->copies && !choice->apart;
+}
+
 /* Why what is exchanged in a group cannot be stored into peers' arenas, as far as every rank can tell by itself; NULL:
  * it may. */
 static const char *why_sent(const struct dtp_communicator_options *options, uint32_t group)
 {
-    const struct dtp_communicator_choice *choice = &options->choice;
     const struct dtp_group_place place = dtp_group_place(&options->groups[group], options->ranks->rank);
-    if (choice->apart)
+    if (options->choice.apart)
         return "ranks pretend nodes or share GPUs";
-    if (!choice->arena || choice->windows || choice->copies)
-        return "the arena is one of NCCL's windows";
+    if (!maps_arenas(&options->choice))
+        return "the arena is one of NCCL's windows, or none";
     if (place.ranks > DTP_PUSH_TARGETS)
         return "a group has too many ranks";
     return inside_a_node(&place, options->ranks->local_world) ? NULL : "a group has ranks of several machines";
@@ -479,7 +484,7 @@ static enum dtp_status map_peers(struct nccl_communicator *c, const struct dtp_c
         for (uint32_t m = 0; m < member->ranks && member->pushes; m++)
             wanted[member->first + m * member->stride] = true;
     }
-    const bool maps = choice->arena && !choice->windows && !choice->copies && !choice->apart;
+    const bool maps = maps_arenas(choice);
     enum dtp_status status =
         maps ? dtp_peer_arenas_map(options->ranks, options->control, choice->arena, wanted, &c->peers, faults) : DTP_OK;
     free(wanted);
