@@ -6,18 +6,20 @@
 struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     if (dtp_plan_model_parallel(plan))
-        return plan->runtime->dtensor ? (struct dtp_bound_off){0.45, 0.60, 1} : (struct dtp_bound_off){0.25, 0.50, 0};
+        return plan->runtime->dtensor ? (struct dtp_bound_off){0.45, 1.05, 1} : (struct dtp_bound_off){0.25, 0.60, 0};
     if (dtp_plan_adapts(plan))
-        return (struct dtp_bound_off){0.15, 0.40, 0}; /* of one layer what is cut off */
+        return (struct dtp_bound_off){0.25, 0.80, 0}; /* of one layer what is cut off */
     if (dtp_plan_layers(plan)
             ->chains_norms) /* it takes whole kept tensors for both norms' copies and for what is replayed */
         return (struct dtp_bound_off){0.40, 0.60, 0.05};
     if (dtp_plan_fetches_modules(plan))
-        return (struct dtp_bound_off){0.25, 0.65, 0};
+        return (struct dtp_bound_off){0.45, 0.80, 0};
+    if (dtp_plan_shards_params(plan) && !dtp_transformer_is_uniform(transformer) && !plan->runtime->arena)
+        return (struct dtp_bound_off){0.25, 1.05, 0};
     if (dtp_plan_shards_params(plan) && !plan->runtime->arena)
-        return (struct dtp_bound_off){0.10, 0.25, 0};
+        return (struct dtp_bound_off){0.25, 0.25, 0};
     if (plan->comm_hook == DTP_COMM_HOOK_INT8 && !plan->runtime->arena) /* which bucket meets which instant is open */
-        return (struct dtp_bound_off){0.15, 0.40, 0};
+        return (struct dtp_bound_off){0.15, 1.05, 0};
     if (transformer->experts && plan->runtime->arena) /* +20.9 % was drawn, with a stream of weight gradients */
         return (struct dtp_bound_off){0.15, 0.35, 0};
     return (struct dtp_bound_off){0.15, 0.20, 0};

@@ -32,7 +32,7 @@
 
 #define MOST_OUTSIDE_PERCENT 3     /* of plans of one runtime that are further off: ZeRO-3's */
 #define MOST_OUTSIDE_PER_MILLE 3   /* of all */
-#define MOST_OUTSIDE_OF_ADAPTERS 1 /* percent of plans with adapters */
+#define MOST_OUTSIDE_OF_ADAPTERS 2 /* percent of plans with adapters */
 
 struct tally {
     int plans, close, outside;
@@ -170,7 +170,7 @@ static void test_mixed_plans(void **state)
             check_job(&job, &tally);
     }
     check_tally("mixed", &tally);
-    assert_shares(&tally, CLOSE_PERCENT - 3, 0.7); /* models are small: what a bucket meets weighs */
+    assert_shares(&tally, CLOSE_PERCENT - 3, 2); /* models are small: what a bucket meets weighs */
 }
 
 /* Megatron's, with a module that predicts a token further ahead; of those in 8 bits some keep layers in bf16. */
