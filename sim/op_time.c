@@ -25,9 +25,10 @@ static const enum dtp_collective goes_so[DTP_CARRIED_COUNT] = {
 #undef AS_GOES_SO
 };
 
-static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
+static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_execution *of_all,
                           struct dtp_group placed, struct dtp_group_rates *out)
 {
+    const struct dtp_execution own = dtp_collective_execution(&placed, of_all), *execution = &own;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         out->cost[i] = dtp_collective_cost(cluster, &placed, (enum dtp_collective)i);
         double links_alone = out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE];

@@ -30,6 +30,7 @@ struct dtp_collective_args {
     uint32_t peer;   /* of send_recv: the rank at the other end, of the same group */
     bool receives;   /* of send_recv: `result` gets what the peer's call gives as `input`; else the reverse */
     bool shifts;     /* of send_recv: around the ring of the group, without a peer */
+    bool into_peers; /* of all_gather: by copies into peers' arenas where they are mapped (nccl_exchange.h) */
     bool by_library; /* of all_to_all and shifts: NCCL's own transfers, even where peers' arenas are mapped */
     struct dtp_exchange exchange; /* of all_to_all; begins NULL: equal parts */
 };
@@ -80,9 +81,9 @@ struct dtp_communicator_options {
     uint32_t group_count;
     struct dtp_communicator_choice choice;
     uint32_t copy_groups; /* a bit per group: those whose collectives copy engines carry */
-    /* The same: those whose ranks exchange what nobody reduces (all_to_all, shifts). On GPUs of one machine that goes
-     * straight into the peers' arenas (nccl_exchange.h) where choice.arena is the beginning of an allocation of
-     * cudaMalloc's, as it is without windows and copies, in groups of up to DTP_PUSH_TARGETS ranks. */
+    /* The same: those whose ranks exchange what nobody reduces (all_to_all, shifts) or gather rows. On GPUs of one
+     * machine that goes straight into the peers' arenas (nccl_exchange.h) where choice.arena is the beginning of an
+     * allocation of cudaMalloc's, as it is without windows and copies, in groups of up to DTP_PUSH_TARGETS ranks. */
     uint32_t exchange_groups;
 };
 

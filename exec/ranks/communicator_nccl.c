@@ -54,7 +54,9 @@ static struct nccl_communicator *own(struct dtp_communicator *communicator)
 /* Nothing is reduced, and all ranks of the group take part. */
 static bool exchanges(const struct dtp_collective_args *args)
 {
-    return args->collective == DTP_SEND_RECV ? args->shifts : args->collective == DTP_ALL_TO_ALL;
+    return args->collective == DTP_SEND_RECV    ? args->shifts
+           : args->collective == DTP_ALL_GATHER ? args->into_peers
+                                                : args->collective == DTP_ALL_TO_ALL;
 }
 
 /* Parts that are no whole 16 bytes, which only tiny plans have, NCCL sends. */

@@ -91,6 +91,21 @@ static ncclResult_t copy_to_next(const struct dtp_nccl_group *group, const struc
                : ncclUnhandledCudaError;
 }
 
+/* This rank's part to its place in all of them. */
+static ncclResult_t copy_to_all(const struct dtp_nccl_group *group, const struct dtp_collective_args *args,
+                                cudaStream_t stream)
+{
+    const uint64_t part = args->bytes / group->ranks;
+    cudaError_t error = cudaSuccess;
+    for (uint32_t i = 1; i <= group->ranks && error == cudaSuccess; i++) {
+        const uint32_t member = (group->index + i) % group->ranks;
+        char *to = (char *)in_arena(group, member, args->result) + group->index * part;
+        if (member != group->index || to != args->input)
+            error = cudaMemcpyAsync(to, args->input, part, cudaMemcpyDeviceToDevice, stream);
+    }
+    return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
 /* ---- by NCCL ----------------------------------------------------------------------------------------------------- */
 
 ncclDataType_t dtp_nccl_type(enum dtp_element element)
@@ -156,6 +171,9 @@ static ncclResult_t send(const struct dtp_nccl_group *group, const struct dtp_co
 {
     if (args->collective == DTP_SEND_RECV)
         return shift_around(group, args, stream);
+    if (args->collective == DTP_ALL_GATHER)
+        return ncclAllGather(args->input, args->result, args->bytes / dtp_element_bytes(args->element) / group->ranks,
+                             dtp_nccl_type(args->element), group->comm, stream);
     if (args->exchange.begins) {
         ncclResult_t code = send_rows(group, args, stream);
         return code == ncclSuccess ? push_rows(group, args, stream) : code;
@@ -186,9 +204,10 @@ int dtp_nccl_exchange(const struct dtp_nccl_group *group, const struct dtp_colle
         return (int)send(group, args, stream);
     ncclResult_t code = wait_for_all(group, stream);
     if (code == ncclSuccess)
-        code = args->collective == DTP_SEND_RECV ? copy_to_next(group, args, stream)
-               : args->exchange.begins           ? push_rows(group, args, stream)
-                                                 : push_parts(group, args, stream);
+        code = args->collective == DTP_SEND_RECV    ? copy_to_next(group, args, stream)
+               : args->collective == DTP_ALL_GATHER ? copy_to_all(group, args, stream)
+               : args->exchange.begins              ? push_rows(group, args, stream)
+                                                    : push_parts(group, args, stream);
     if (code == ncclSuccess)
         code = wait_for_all(group, stream);
     return (int)code;

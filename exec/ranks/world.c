@@ -148,13 +148,15 @@ static uint32_t copy_groups(const struct dtp_program *program, uint32_t collecti
     return groups;
 }
 
-/* Groups whose ranks exchange what nobody reduces: rows of experts, heads for tokens, blocks around a ring. */
+/* Groups whose ranks exchange what nobody reduces: rows of experts, heads for tokens, blocks around a ring, rows of
+ * tensor parallel ranks. */
 static uint32_t exchange_groups(const struct dtp_program *program)
 {
     const struct dtp_op *ops = dtp_program_ops(program);
     uint32_t groups = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        if ((ops[i].kind == DTP_OP_ALL_TO_ALL || ops[i].kind == DTP_OP_SHIFT) && ops[i].group < 32)
+        if ((ops[i].kind == DTP_OP_ALL_TO_ALL || ops[i].kind == DTP_OP_SHIFT || dtp_op_gathers_rows(&ops[i])) &&
+            ops[i].group < 32)
             groups |= 1u << ops[i].group;
     return groups;
 }

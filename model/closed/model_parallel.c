@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "plan/degrees.h"
 #include "cost/calibration.h"
-#include "cost/collective_cost.h"
+#include "cost/collective_choice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
 #include "closed/time_parts.h"
@@ -130,6 +130,7 @@ static double spared_s(const struct job *j, enum dtp_collective collective, uint
 {
     struct dtp_group group = tensor_group(j);
     struct dtp_execution execution = dtp_plan_execution(j->plan);
+    execution = dtp_collective_execution(&group, &execution);
     double beside_s = fmin((double)count * one_s, window_s);
     if (!count || dtp_cluster_is_host(j->cluster) || one_s <= 0)
         return 0;
@@ -145,6 +146,9 @@ static void add_own_tensor(const struct job *j, struct stages *s)
     struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
     struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
     struct dtp_collective_cost reduce = dtp_collective_cost(j->cluster, &group, DTP_ALL_REDUCE);
+    struct dtp_execution execution = dtp_plan_execution(j->plan);
+    execution = dtp_collective_execution(&group, &execution);
+    dtp_collective_choose(j->cluster, &group, &execution, DTP_ALL_GATHER, &gather);
     j->plan->runtime->closed->tensor_traffic(&j->slice, own);
     double sent = (double)j->stream_bytes * (j->plan->tp - 1) / j->plan->tp / fmax(1, (double)own->chunks);
     s->own_gathers_s = (double)own->gathers * dtp_collective_time(&gather, sent);

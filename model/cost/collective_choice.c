@@ -15,6 +15,16 @@ bool dtp_collective_is_librarys(const struct dtp_execution *execution, enum dtp_
     return !execution->collective_ctas && !is_direct(execution, collective);
 }
 
+struct dtp_execution dtp_collective_execution(const struct dtp_group *group, const struct dtp_execution *execution)
+{
+    struct dtp_execution out = *execution;
+    const uint32_t stride = out.tensor_stride ? out.tensor_stride : 1;
+    if (out.own_kernels && out.tensor_ranks > 1 && group->nodes == 1 && group->ranks == out.tensor_ranks &&
+        group->stride == stride && !out.windows)
+        out.copied |= 1u << DTP_ALL_GATHER;
+    return out;
+}
+
 /* One way, whatever the size. */
 static void one_way(double latency_s, double bytes_per_s, struct dtp_collective_cost *cost)
 {

@@ -139,6 +139,12 @@ struct dtp_op {
 };
 #define DTP_PROGRAM_MAX_OPERANDS UINT16_MAX /* of an operation */
 
+/* Rows that tensor parallel ranks gather. */
+static inline bool dtp_op_gathers_rows(const struct dtp_op *op)
+{
+    return op->kind == DTP_OP_ALL_GATHER && op->stream == DTP_STREAM_TENSOR;
+}
+
 struct dtp_program; /* opaque */
 
 /* `op_limit` 0 = DTP_PROGRAM_MAX_OPS. Adding beyond it fails with DTP_BAD_INPUT before memory is taken. */
