@@ -11,6 +11,7 @@
 
 #define LEAST_PERIODS 3u    /* of a step that is simulated: what begins, what ends, and one between that repeats */
 #define MORE_PERIODS 2      /* that the larger miniature has: one, and its repetition */
+#define NEAR_PERIODS 1      /* where the smaller one has no other ends: the repetition */
 #define MOST_MICRO_STEPS 3u /* the first, one between, the last */
 #define TWO_MICRO_STEPS 2u  /* the first, and one of those alike behind it */
 
@@ -24,7 +25,7 @@ struct step {
 /* Two miniatures and what is made of them. */
 struct pair {
     struct dtp_live_runs small, large, whole;
-    int64_t period, copies; /* layers of a period | periods that the step has beyond the small miniature */
+    int64_t period, more, copies; /* layers of a period; periods that the large one, the step has more than the small */
 };
 
 /* ---- how small --------------------------------------------------------------------------------------------------- */
@@ -115,6 +116,14 @@ static uint32_t micro_steps_of(const struct dtp_plan *plan)
     return plan->accumulate < most ? plan->accumulate : most;
 }
 
+/* Whether a layer's part of the step may be as its neighbours' at the ends of the net, too: weights stand, or the sum
+ * moves them, and what a layer reduces is through when it is. */
+static bool may_have_no_ends(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1 || fills_bucket(transformer, plan) ||
+           (plan->strategy == DTP_ZERO2 && !plan->runtime->fsdp);
+}
+
 /* Layers of both ends of a step's bytes: a unit at either is enough, for whatever lies between is compared. The ring
  * of our executor keeps units at the end of forward alone, and is as long as it ever gets: one unit more than it
  * gathers ahead, to which those come that go in between. */
@@ -127,13 +136,15 @@ static uint64_t ends_of(const struct dtp_plan *plan)
     return ahead && !go ? unit + ahead : 2 * unit + ahead;
 }
 
-/* Of the two miniatures of a step's bytes. */
-static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+/* Of the two miniatures of a step's bytes, the larger of which has `more` periods more. */
+static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                               uint64_t more)
 {
     struct dtp_miniature_size size = dtp_miniature_size_of(transformer, plan, 1);
     uint64_t first = others_first(transformer, plan) + others_last(transformer, plan);
-    uint64_t least = layers_from(first + ends_of(plan), transformer, size.period);
-    bool small = 2 * least + MORE_PERIODS * size.period < transformer->layers;
+    uint64_t ends = more == NEAR_PERIODS ? size.period : ends_of(plan);
+    uint64_t least = layers_from(first + ends, transformer, size.period);
+    bool small = 2 * least + more * size.period < transformer->layers;
     size.layers = small && (has_period(plan) || fills_bucket(transformer, plan)) ? least : 0;
     size.micro_steps = micro_steps_of(plan);
     return size;
@@ -168,12 +179,12 @@ struct stretch {
     const struct dtp_live_run *run;
     size_t count;
 };
-static size_t stretch(const struct dtp_live_runs *runs, size_t from)
+static struct stretch stretch_at(const struct dtp_live_runs *runs, size_t from)
 {
     size_t end = from + 1;
     while (end < runs->count && !runs->run[end].begins)
         end++;
-    return end - from;
+    return (struct stretch){&runs->run[from], end - from};
 }
 
 static bool same_kind(const struct dtp_live_run *a, const struct dtp_live_run *b)
@@ -195,28 +206,28 @@ static bool same_bytes(const struct dtp_live_run *a, const struct dtp_live_run *
 }
 
 /* Of what grows by equal bytes with each period. */
-static int64_t line(int64_t small, int64_t large, int64_t copies)
+static int64_t line(int64_t small, int64_t large, const struct pair *pair)
 {
-    return small + copies * (large - small) / MORE_PERIODS;
+    return small + pair->copies * (large - small) / pair->more;
 }
 
 static struct dtp_live_sum line_of_sums(const struct dtp_live_sum *small, const struct dtp_live_sum *large,
-                                        int64_t copies)
+                                        const struct pair *pair)
 {
     struct dtp_live_sum sum = {.total_bytes = 0};
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++) {
-        sum.bytes[owner] = line(small->bytes[owner], large->bytes[owner], copies);
+        sum.bytes[owner] = line(small->bytes[owner], large->bytes[owner], pair);
         sum.total_bytes += sum.bytes[owner];
     }
     return sum;
 }
 
 static struct dtp_live_pools line_of_pools(const struct dtp_live_pools *small, const struct dtp_live_pools *large,
-                                           int64_t copies)
+                                           const struct pair *pair)
 {
     struct dtp_live_pools pools;
     for (int pool = 0; pool < DTP_STREAM_COUNT; pool++)
-        pools.bytes[pool] = line(small->bytes[pool], large->bytes[pool], copies);
+        pools.bytes[pool] = line(small->bytes[pool], large->bytes[pool], pair);
     return pools;
 }
 
@@ -227,14 +238,14 @@ static bool same_sums(const struct dtp_live_run *a, const struct dtp_live_run *b
 }
 
 /* From what the run has in the small miniature. */
-static void add_lines(struct dtp_live_run *run, const struct dtp_live_run *large, int64_t copies)
+static void add_lines(struct dtp_live_run *run, const struct dtp_live_run *large, const struct pair *pair)
 {
-    run->net = line_of_sums(&run->net, &large->net, copies);
-    run->full = line_of_sums(&run->full, &large->full, copies);
-    run->pools_net = line_of_pools(&run->pools_net, &large->pools_net, copies);
-    run->pools_most = line_of_pools(&run->pools_most, &large->pools_most, copies);
+    run->net = line_of_sums(&run->net, &large->net, pair);
+    run->full = line_of_sums(&run->full, &large->full, pair);
+    run->pools_net = line_of_pools(&run->pools_net, &large->pools_net, pair);
+    run->pools_most = line_of_pools(&run->pools_most, &large->pools_most, pair);
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-        run->most[owner] = line(run->most[owner], large->most[owner], copies);
+        run->most[owner] = line(run->most[owner], large->most[owner], pair);
 }
 
 /* Adds the run that is `small` in one miniature and `large` in the other. False: no memory, or layers that do not
@@ -246,10 +257,10 @@ static bool add_line(struct pair *pair, const struct dtp_live_run *small, const 
         return false;
     int64_t copies = pair->copies, moved = (int64_t)large->layer - (int64_t)small->layer;
     *run = *small;
-    run->layer = (uint16_t)(small->layer + copies * moved / MORE_PERIODS);
+    run->layer = (uint16_t)(small->layer + copies * moved / pair->more);
     if (!same_sums(small, large))
-        add_lines(run, large, copies);
-    return moved == 0 || moved == MORE_PERIODS * pair->period;
+        add_lines(run, large, pair);
+    return moved == 0 || moved == pair->more * pair->period;
 }
 
 /* Whether run `later` does to the byte what `earlier` did, a period further on in the net; of the root the same. */
@@ -260,12 +271,16 @@ static bool repeats(const struct dtp_live_run *earlier, const struct dtp_live_ru
     return same_bytes(earlier, later) && moved * moved == (root ? 0 : period * period);
 }
 
-/* Runs from `at` on, of which `left` are there, that as many behind them repeat; 0: none do. */
-static size_t inserted_at(const struct dtp_live_run *at, size_t left, int64_t period)
+/* Runs of a stretch from `at` on that as many behind them repeat, or, where the larger miniature has no more than the
+ * repetition, that repeat as many before them; 0: none do. */
+static size_t inserted_at(struct stretch of, size_t at, const struct pair *pair)
 {
-    for (size_t count = 1; count <= left / MORE_PERIODS; count++) {
+    const bool near = pair->more == NEAR_PERIODS;
+    const size_t left = of.count - at, most = near ? (at < left ? at : left) : left / MORE_PERIODS;
+    for (size_t count = 1; count <= most; count++) {
+        const struct dtp_live_run *first = near ? &of.run[at - count] : &of.run[at];
         size_t equal = 0;
-        while (equal < count && repeats(&at[equal], &at[equal] + count, period))
+        while (equal < count && repeats(&first[equal], &first[equal] + count, pair->period))
             equal++;
         if (equal == count)
             return count;
@@ -289,8 +304,8 @@ static const struct dtp_live_run *image_of(struct stretch small, const struct dt
     return image;
 }
 
-/* Adds the `count` runs at `at` of the larger miniature, which those behind them repeat, as often as the step has them
- * more, or their images. A sweep down the net begins with the layers that lie behind those inserted. */
+/* Adds the `count` runs at `at` of the larger miniature, which others repeat, as often as the step has them more, or
+ * their images. A sweep down the net begins with the layers that lie behind those inserted. */
 static bool add_copies(struct pair *pair, struct stretch small, const struct dtp_live_run *as,
                        const struct dtp_live_run *at, size_t count)
 {
@@ -301,9 +316,10 @@ static bool add_copies(struct pair *pair, struct stretch small, const struct dtp
             return false;
         *run = *one;
         run->layer = at[i].layer;
-        run->layers_on = (int32_t)(&at[i] + count)->layer - (int32_t)at[i].layer;
+        const struct dtp_live_run *earlier = pair->more == NEAR_PERIODS ? &at[i] - count : &at[i];
+        run->layers_on = (int32_t)earlier[count].layer - (int32_t)earlier->layer;
         if (run->layers_on < 0)
-            run->layer = (uint16_t)(run->layer + (pair->copies - MORE_PERIODS) * pair->period);
+            run->layer = (uint16_t)(run->layer + (pair->copies - pair->more) * pair->period);
         run->again = (uint32_t)pair->copies - 1;
         run->stretch = i == 0 ? (uint32_t)count : 0;
     }
@@ -331,7 +347,7 @@ static bool add_image(struct pair *pair, const struct dtp_live_run *image, const
 }
 
 /* One stretch of the step from those of the miniatures. There may be several sweeps over the layers in it, each of
- * which has MORE_PERIODS more in the larger one. `as`: in place of the stretch that of another micro-step, whose runs
+ * which has some periods more in the larger one. `as`: in place of the stretch that of another micro-step, whose runs
  * these are in the small one; NULL: itself. */
 static bool line_up(struct pair *pair, struct stretch small, struct stretch large, const struct dtp_live_run *as)
 {
@@ -345,41 +361,37 @@ static bool line_up(struct pair *pair, struct stretch small, struct stretch larg
             at++, i++;
             continue;
         }
-        size_t count = inserted_at(&large.run[i], large.count - i, pair->period);
+        size_t count = inserted_at(large, i, pair);
         if (!count || !add_copies(pair, small, as, &large.run[i], count))
             return false;
-        i += MORE_PERIODS * count;
+        i += (size_t)pair->more * count;
     }
     return at == small.count;
 }
 
-/* Whether micro-step `index` leaves nothing behind beyond what it found; the optimizer's step is named after the last.
- */
-static bool leaves_nothing(const struct dtp_live_runs *runs, uint16_t index)
+static void add_left(struct dtp_live_sum *left, const struct dtp_live_run *run)
 {
-    struct dtp_live_sum left = {.total_bytes = 0};
-    for (size_t i = 0; i < runs->count; i++) {
-        const struct dtp_live_run *run = &runs->run[i];
-        if (run->micro_step != index || run->phase == DTP_PHASE_STEP)
-            continue;
-        for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-            left.bytes[owner] += run->net.bytes[owner] * (1 + (int64_t)run->again);
-    }
     for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-        if (left.bytes[owner])
+        left->bytes[owner] += run->net.bytes[owner] * (1 + (int64_t)run->again);
+}
+
+static bool is_nothing(const struct dtp_live_sum *left)
+{
+    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
+        if (left->bytes[owner])
             return false;
     return true;
 }
 
-/* Whether the last of those that stand for any number leaves what it found. */
-static bool repeats_micro_step(const struct dtp_live_runs *runs, uint32_t micro_steps)
+/* Whether micro-step `index`, 1 of any number but one, leaves nothing behind beyond what it found; the optimizer's step
+ * is named after the last. */
+static bool leaves_nothing(const struct dtp_live_runs *runs, uint16_t index)
 {
-    return leaves_nothing(runs, micro_steps == 1 ? 0 : 1);
-}
-
-static struct stretch stretch_at(const struct dtp_live_runs *runs, size_t from)
-{
-    return (struct stretch){&runs->run[from], stretch(runs, from)};
+    struct dtp_live_sum left = {.total_bytes = 0};
+    for (size_t i = 0; i < runs->count; i++)
+        if (runs->run[i].micro_step == index && runs->run[i].phase != DTP_PHASE_STEP)
+            add_left(&left, &runs->run[i]);
+    return is_nothing(&left);
 }
 
 /* What is at rest, and nothing else yet. */
@@ -388,8 +400,8 @@ static void begin_whole(struct pair *pair)
     pair->whole.count = 0;
     pair->whole.bucket = pair->large.bucket;
     pair->whole.teller = pair->large.teller;
-    pair->whole.standing = line_of_sums(&pair->small.standing, &pair->large.standing, pair->copies);
-    pair->whole.pools_standing = line_of_pools(&pair->small.pools_standing, &pair->large.pools_standing, pair->copies);
+    pair->whole.standing = line_of_sums(&pair->small.standing, &pair->large.standing, pair);
+    pair->whole.pools_standing = line_of_pools(&pair->small.pools_standing, &pair->large.pools_standing, pair);
 }
 
 static bool line_up_all(struct pair *pair, bool several, uint32_t micro_steps)
@@ -404,7 +416,7 @@ static bool line_up_all(struct pair *pair, bool several, uint32_t micro_steps)
         large += of_large.count;
     }
     return small == pair->small.count && large == pair->large.count &&
-           (!several || repeats_micro_step(&pair->whole, micro_steps));
+           (!several || leaves_nothing(&pair->whole, micro_steps > 1));
 }
 
 /* ---- fewer micro-steps of the larger miniature ------------------------------------------------------------------- */
@@ -428,12 +440,8 @@ static bool balances(const struct dtp_live_runs *runs)
     struct dtp_live_sum left = {.total_bytes = 0};
     left.bytes[DTP_OWNER_GRADS] = runs->bucket.kept_bytes;
     for (size_t i = 0; i < runs->count; i++)
-        for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-            left.bytes[owner] += runs->run[i].net.bytes[owner] * (1 + (int64_t)runs->run[i].again);
-    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-        if (left.bytes[owner])
-            return false;
-    return true;
+        add_left(&left, &runs->run[i]);
+    return is_nothing(&left);
 }
 
 /* Micro-step `from` of a program is one that others call `to`. */
@@ -492,14 +500,14 @@ static enum dtp_status from_miniatures(const struct step *step, struct pair *pai
     pair->small.fills = pair->large.fills = fills_bucket(step->transformer, step->plan) ? step->transformer->layers : 0;
     enum dtp_status status = runs_of(step, layers, size->micro_steps, 0, &pair->small, NULL);
     if (status == DTP_OK && size->micro_steps == MOST_MICRO_STEPS && may_line_up_two(pair)) {
-        status = runs_of(step, layers + MORE_PERIODS * size->period, TWO_MICRO_STEPS, 0, &pair->large, NULL);
+        status = runs_of(step, layers + (uint64_t)pair->more * size->period, TWO_MICRO_STEPS, 0, &pair->large, NULL);
         renumber(&pair->large, 1, MOST_MICRO_STEPS - 1);
         *lined_up = status == DTP_OK && !pair->large.overfull && line_up_two(pair);
         if (*lined_up)
             return status;
     }
     if (status == DTP_OK)
-        status = runs_of(step, layers + MORE_PERIODS * size->period, size->micro_steps, 0, &pair->large, NULL);
+        status = runs_of(step, layers + (uint64_t)pair->more * size->period, size->micro_steps, 0, &pair->large, NULL);
     *lined_up = status == DTP_OK && !pair->large.overfull &&
                 line_up_all(pair, step->plan->accumulate > size->micro_steps, size->micro_steps);
     return status;
@@ -515,7 +523,7 @@ static enum dtp_status from_all_layers(const struct step *step, uint32_t *micro_
     out->half = dtp_live_runs_half(layers);
     for (;;) {
         enum dtp_status status = runs_of(step, layers, *micro_steps, op_limit, out, program);
-        if (status != DTP_OK || step->plan->accumulate == *micro_steps || repeats_micro_step(out, *micro_steps))
+        if (status != DTP_OK || step->plan->accumulate == *micro_steps || leaves_nothing(out, *micro_steps > 1))
             return status;
         if (program)
             dtp_program_destroy(*program);
@@ -550,15 +558,22 @@ enum dtp_status dtp_miniature_of_many(const struct dtp_transformer *transformer,
                                       struct dtp_miniature_shorter *shorter, struct dtp_faults *faults)
 {
     struct step step = {transformer, cluster, plan, faults};
-    struct dtp_miniature_size size = size_of_bytes(transformer, plan);
-    struct pair pair = {.period = (int64_t)size.period};
+    struct dtp_miniature_size size;
+    struct pair pair = {.more = may_have_no_ends(transformer, plan) ? NEAR_PERIODS : MORE_PERIODS};
     bool lined_up = false;
-    enum dtp_status status = size.layers ? from_miniatures(&step, &pair, &size, &lined_up) : DTP_OK;
+    enum dtp_status status;
+    for (;; pair.more = MORE_PERIODS) {
+        size = size_of_bytes(transformer, plan, (uint64_t)pair.more);
+        pair.period = (int64_t)size.period;
+        status = size.layers ? from_miniatures(&step, &pair, &size, &lined_up) : DTP_OK;
+        if (status != DTP_OK || lined_up || pair.more == MORE_PERIODS)
+            break;
+    }
     if (status == DTP_OK && !lined_up)
         status = from_all_layers(&step, &size.micro_steps, op_limit, &pair.whole, NULL);
     if (status == DTP_OK) {
         dtp_live_bytes_sum(&pair.whole, transformer->layers, &out->live);
-        out->layers = lined_up ? size.layers + MORE_PERIODS * size.period : 0;
+        out->layers = lined_up ? size.layers + (uint64_t)pair.more * size.period : 0;
         out->micro_steps = size.micro_steps;
     }
     bool three = status == DTP_OK && size.micro_steps == MOST_MICRO_STEPS;

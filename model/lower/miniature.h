@@ -16,6 +16,13 @@
  * lowered, those between the second and the last repeat; where each reduces its gradients two, for then the last one is
  * as those before it, or one, where no state comes or goes. That it leaves nothing behind is compared as well.
  *
+ * Where no layer's part need differ at the ends, the miniatures are as small as they can be: p is a period or a little
+ * more, the larger one has one period more, and what is inserted must be what stands before it. Parameters that are not
+ * gathered layer by layer, or by the sum, are so, of LLaMA-7B one layer and two. Else all is as above.
+ *
+ *     miniature         X  W  Y          either end may be none
+ *     a period more     X  W  W  Y
+ *
  * Of three the larger miniature has but the first and the last. What the one between does in a run of its layers is
  * read off the small one: it does the same wherever the first micro-step does, to the byte, what it does there. That
  * is given up where the first does it nowhere in the small one, where its runs outside of layers grow with the net,

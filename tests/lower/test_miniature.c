@@ -222,7 +222,7 @@ static void test_fetches(void **state)
     }
     print_tally("fetches", &tally);
     assert_int_equal(tally.exact, tally.plans);
-    assert_true(draws_reach(tally.large_in_miniature, tally.large, 50));
+    assert_true(draws_reach(tally.large_in_miniature, tally.large, 40));
 }
 
 /* DeepSpeed's over more micro-steps than are looked at. */
