@@ -99,6 +99,7 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
         if (plan->adapters.base == DTP_BASE_NONE)
             continue;
         struct dtp_unpacking unpacking = dtp_base_unpacking(plan, matrix->out, matrix->in);
+        out->compares = unpacking.compares;
         out->forward_unpacked_bytes += calls * unpacking.bytes;
         out->forward_kernels += calls * unpacking.kernels;
         out->backward_unpacked_bytes += dtp_base_stays_unpacked(plan) ? 0 : calls * unpacking.bytes;

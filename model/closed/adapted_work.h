@@ -15,6 +15,7 @@ struct dtp_adapted_work {
     double unneeded_flops;   /* of a token, in the first layer: gradients of what lies below the first adapter */
     bool unneeded_attention; /* so is the gradient of that layer's attention core */
     double forward_unpacked_bytes, backward_unpacked_bytes; /* of one layer, to unpack its weights */
+    bool compares;                                          /* by comparisons (struct dtp_unpacking) */
     double forward_kernels, backward_kernels;               /* of one layer, beside those of its matrices */
 };
 struct dtp_adapted_work dtp_adapted_work_of(const struct dtp_transformer *transformer,

@@ -261,11 +261,14 @@ static double loss_bytes(const struct dtp_timing *c)
 static void add_unpacking(const struct dtp_timing *c, struct micro_step *m)
 {
     const struct dtp_adapted_work *a = &c->adapted;
-    m->memory_forward_s += c->layers * a->forward_unpacked_bytes / c->eager_bytes_per_s;
-    m->memory_backward_s += c->layers * a->backward_unpacked_bytes / c->eager_bytes_per_s;
+    const double rate = a->compares
+                            ? dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_UNPACKING)
+                            : c->eager_bytes_per_s;
+    m->memory_forward_s += c->layers * a->forward_unpacked_bytes / rate;
+    m->memory_backward_s += c->layers * a->backward_unpacked_bytes / rate;
     m->kernels += c->layers * (a->forward_kernels + a->backward_kernels);
     if (c->adapted.replay_flops > 0 && c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION)
-        m->recompute_other_s += recomputed_layers(c) * a->forward_unpacked_bytes / c->eager_bytes_per_s;
+        m->recompute_other_s += recomputed_layers(c) * a->forward_unpacked_bytes / rate;
 }
 
 /* What a block's bytes of a kind of kernel take beyond what they would among the others, in all such blocks. */

@@ -171,6 +171,7 @@ bool dtp_memory_kernel_pass(enum dtp_memory_kernel kind, enum dtp_measured_pass 
     case DTP_KERNEL_OUTER:
     case DTP_KERNEL_TRANSPOSING:
     case DTP_KERNEL_COLUMNS:
+    case DTP_KERNEL_UNPACKING:
     case DTP_MEMORY_KERNEL_COUNT: break;
     }
     return false;

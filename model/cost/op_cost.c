@@ -252,7 +252,8 @@ double dtp_memory_kernel_bytes_per_s(const struct dtp_gpu *gpu, const struct dtp
                                                      [DTP_KERNEL_TRANSPOSING] = c->transposing_sm_bytes_per_s,
                                                      [DTP_KERNEL_COLUMNS] = c->columns_sm_bytes_per_s,
                                                      [DTP_KERNEL_NARROW_UPDATE] = c->narrow_update_sm_bytes_per_s,
-                                                     [DTP_KERNEL_PASS] = INFINITY};
+                                                     [DTP_KERNEL_PASS] = INFINITY,
+                                                     [DTP_KERNEL_UNPACKING] = c->unpacking_sm_bytes_per_s};
     double unit = gpu->sm_memory_fraction > 0 ? gpu->sm_memory_fraction : 1;
     double per_sm = unit * (execution->own_kernels ? c->native_sm_bytes_per_s : of_kind[kind]);
     return 1 / (1 / dtp_copy_bytes_per_s(gpu) + 1 / (per_sm * gpu->sm_count));

@@ -58,6 +58,7 @@ enum dtp_memory_kernel {
     DTP_KERNEL_COLUMNS,       /* and seek the largest of each before */
     DTP_KERNEL_NARROW_UPDATE, /* fused AdamW on 16 bits: its SMs take as long for an element as in fp32 */
     DTP_KERNEL_PASS,          /* eager ones that are priced by what bounds each: dtp_pass_rates */
+    DTP_KERNEL_UNPACKING,     /* bitsandbytes' of 4 bits: its SMs find each element by comparisons */
     DTP_MEMORY_KERNEL_COUNT
 };
 /* Rows that such a product is counted with: its tiles have some at least. */

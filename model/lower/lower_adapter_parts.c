@@ -103,6 +103,8 @@ dtp_buffer_id dtp_lower_unpack(struct dtp_lowering *l, int index)
     *unpacked = dtp_draft_new(l, &draft, "unpacked weight", DTP_OWNER_WEIGHTS, l->compute * matrix->out * matrix->in,
                               DTP_WRITE);
     dtp_draft_memory(l, &draft, (double)matrix->groups * work.bytes, (uint32_t)matrix->groups * work.kernels);
+    if (work.compares)
+        draft.op.demand.memory_kernel = DTP_KERNEL_UNPACKING;
     dtp_draft_end(l, &draft);
     return *unpacked;
 }

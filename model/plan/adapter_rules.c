@@ -150,7 +150,13 @@ void dtp_plan_check_adapters(struct dtp_resolver *r)
     if (!dtp_plan_adapts(r->plan))
         return;
     const struct dtp_transformer *t = r->transformer;
-    if (t->experts && !dtp_plan_layers(r->plan)->calls_experts)
+    /* ParamWrapper of peft's tuners/lora/layer.py, 0.17: no other runtime is named, for none would take it */
+    if (t->experts && t->activation == DTP_SWIGLU_CLAMPED)
+        dtp_plan_refuse(r, "lora",
+                        "beside experts of gpt-oss is not modelled under any runtime: their weights are parameters of "
+                        "three dimensions, of which peft (target_parameters) makes W + s B A and a whole gradient in "
+                        "every pass; train all weights, or use a model whose experts are linears");
+    else if (t->experts && !dtp_plan_layers(r->plan)->calls_experts)
         dtp_plan_refuse(r, "lora", "with experts is not modelled under runtime %s; use runtime peft",
                         r->plan->runtime->name);
     else if (t->experts && !dtp_transformer_is_uniform(t))

@@ -253,15 +253,28 @@ bool dtp_base_stays_unpacked(const struct dtp_plan *plan)
  */
 static struct dtp_unpacking gptq_unpacking(uint64_t elements)
 {
-    return (struct dtp_unpacking){16.5 * (double)elements, 9, 3 * elements};
+    return (struct dtp_unpacking){16.5 * (double)elements, 9, 3 * elements, false};
+}
+
+/* bitsandbytes' (functional.py, dequantize_4bit, of 0.43.3 and 0.50.1 alike): packed scales are unpacked to fp32 first,
+ * 4 written, and shifted in place 4 + 4, one for a block, which stand until the kernel has read them. */
+static struct dtp_unpacking nf4_unpacking(bool packed_scales, uint64_t packed_bytes, uint64_t elements, uint64_t c)
+{
+    uint64_t scales = packed_scales ? 4 * dtp_divide_up(elements, NF4_BLOCK) : 0;
+    return (struct dtp_unpacking){(double)(packed_bytes + 4 * scales + c * elements), packed_scales ? 3 : 1, scales,
+                                  true};
 }
 
 struct dtp_unpacking dtp_base_unpacking(const struct dtp_plan *plan, uint64_t rows, uint64_t width)
 {
     uint64_t c = dtp_plan_compute_bytes(plan), elements = rows * width;
     if (plan->runtime->unpacks_by_operators && !plan->compile && plan->adapters.base == DTP_BASE_NF4_DOUBLE)
-        return (struct dtp_unpacking){(double)((19 + 7 * c) * elements), 16, (8 + 2 * c) * elements};
+        return (struct dtp_unpacking){(double)((19 + 7 * c) * elements), 16, (8 + 2 * c) * elements, false};
     if (plan->adapters.gptq_operators && !plan->compile)
         return gptq_unpacking(elements);
-    return (struct dtp_unpacking){(double)(dtp_base_bytes(plan->adapters.base, rows, width, c) + c * elements), 1, 0};
+    const uint64_t packed = dtp_base_bytes(plan->adapters.base, rows, width, c);
+    const bool scales = plan->adapters.base == DTP_BASE_NF4_DOUBLE;
+    if (dtp_plan_layers(plan)->bitsandbytes && (scales || plan->adapters.base == DTP_BASE_NF4))
+        return nf4_unpacking(scales, packed, elements, c);
+    return (struct dtp_unpacking){(double)(packed + c * elements), 1, 0, false};
 }

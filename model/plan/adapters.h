@@ -106,6 +106,7 @@ struct dtp_unpacking {
     double bytes;
     uint32_t kernels;
     uint64_t workspace_bytes;
+    bool compares; /* it finds each element by comparisons, which hold SMs up */
 };
 /* Unpacked once, and kept until backward has read them: a compiler has both in a graph, and of a matmul of PyTorch's
  * autograd keeps what it read. */

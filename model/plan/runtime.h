@@ -67,6 +67,7 @@ struct dtp_runtime {
                                   (enable_input_require_grads of Transformers) */
     bool defends_results;      /* the result of a packed matrix is copied before an adapter's is added to it
                                   (result.clone() of peft's tuners/lora/bnb.py and gptq.py) */
+    bool bitsandbytes;         /* 4-bit weights are its nf4, unpacked by its kernel (functional.py, dequantize_4bit) */
     bool casts_to_adapters;    /* a linear casts what its adapter reads to the adapter's dtype
                                   (x.to(lora_A.weight.dtype) of peft's tuners/lora/layer.py) */
     bool copies_trained;       /* whole modules that are trained are copies, beside which the frozen ones stand

@@ -43,7 +43,8 @@
     }
 #define DTP_MEMORY_KERNEL_WORDS                                                                                        \
     {                                                                                                                  \
-        "eager", "fused", "streaming", "indexed", "outer", "transposing", "columns", "narrow_update", "pass"           \
+        "eager", "fused", "streaming", "indexed", "outer", "transposing", "columns", "narrow_update", "pass",          \
+            "unpacking"                                                                                                \
     }
 _Static_assert(sizeof((const char *const[])DTP_ATTENTION_KERNEL_WORDS) / sizeof(char *) == DTP_ATTENTION_COUNT,
                "a word for each kernel of attention");

@@ -1,5 +1,6 @@
 /* Of frozen jobs, rows of FROZEN_DRAWS (frozen_jobs.h) for jobs that came last: Megatron's models with experts, and
- * communication hooks of our executor, DeepSpeed's models with experts, adapters in fp32 under runtime peft. */
+ * communication hooks of our executor, DeepSpeed's models with experts, adapters in fp32 and packed weights under
+ * runtime peft. */
 #ifndef TEST_FROZEN_LATER_DRAWS_H
 #define TEST_FROZEN_LATER_DRAWS_H
 
@@ -52,6 +53,7 @@
     X(megatron_layers, SLOTTED, 1, "false")                                                                            \
     X(transformers_layers, SLOTTED, 1, "false")                                                                        \
     X(bf16_optimizer, SLOTTED, 1, "false")                                                                             \
-    X(lora_dtype, PEFT, 2, "fp32")
+    X(lora_dtype, PEFT, 2, "fp32")                                                                                     \
+    X(base, PEFT, 3, "nf4|nf4-double|int8|int4")
 
 #endif

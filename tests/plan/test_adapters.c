@@ -140,6 +140,31 @@ static void test_unpacking(void **state)
     assert_int_equal(fused.workspace_bytes, 0);
 }
 
+/* bitsandbytes', of as many: 2^23 packed and 2 x 2^24 made; scales of 2^18 blocks, 1 + 4 each and 4 for 256 of them,
+ * shifted 4 + 4, read 4; without packed scales 4 each alone. */
+static void test_unpacking_by_bitsandbytes(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama();
+    struct dtp_plan plan = adapted(16);
+    char why[WHY_BYTES];
+    plan.runtime = dtp_runtime_find("peft");
+    plan.adapters.base = DTP_BASE_NF4_DOUBLE;
+    assert_int_equal(resolve(&plan, &t, why), DTP_OK);
+    struct dtp_unpacking work = dtp_base_unpacking(&plan, 4096, 4096);
+    assert_true(work.compares);
+    assert_close(work.bytes, (double)((1 << 23) + (1 << 25) + 17 * (1 << 18) + 4 * (1 << 10)), 0);
+    assert_int_equal(work.kernels, 3);
+    assert_int_equal(work.workspace_bytes, 4 * (1 << 18));
+    plan.adapters.base = DTP_BASE_NF4;
+    work = dtp_base_unpacking(&plan, 4096, 4096);
+    assert_true(work.compares);
+    assert_close(work.bytes, (double)((1 << 23) + (1 << 25) + 4 * (1 << 18)), 0);
+    assert_int_equal(work.kernels, 1);
+    plan.adapters.base = DTP_BASE_INT4;
+    assert_false(dtp_base_unpacking(&plan, 4096, 4096).compares);
+}
+
 /* A mixed recipe keeps the base as matmuls read it, adapters and their state in bf16 or, asked for, in fp32. */
 static void test_formats(void **state)
 {
@@ -227,13 +252,32 @@ static void test_refusals(void **state)
     plan.adapters.targets = 1u << DTP_TARGET_GATE;
     assert_int_equal(resolve(&plan, &t, why), DTP_BAD_INPUT);
     assert_non_null(strstr(why, "no gate"));
+    static const char *const runtimes[] = {"torch", "peft"}; /* neither sends on to the other */
+    t.activation = DTP_SWIGLU_CLAMPED, t.experts = 8, t.experts_per_token = 2, t.expert_ffn = 1024;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 1, 1);
+    for (int i = 0; i < 2; i++) {
+        struct dtp_faults faults = {0};
+        bool said = false;
+        plan = adapted(16);
+        plan.runtime = dtp_runtime_find(runtimes[i]);
+        assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+        for (size_t fault = 0; fault < faults.count; fault++) {
+            said = said || strstr(faults.text[fault], "target_parameters");
+            assert_null(strstr(faults.text[fault], "use runtime peft"));
+        }
+        assert_true(said);
+    }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_words),        cmocka_unit_test(test_counts),
-                                       cmocka_unit_test(test_packed_bytes), cmocka_unit_test(test_unpacking),
-                                       cmocka_unit_test(test_formats),      cmocka_unit_test(test_recipes_stay_apart),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_words),
+                                       cmocka_unit_test(test_counts),
+                                       cmocka_unit_test(test_packed_bytes),
+                                       cmocka_unit_test(test_unpacking),
+                                       cmocka_unit_test(test_unpacking_by_bitsandbytes),
+                                       cmocka_unit_test(test_formats),
+                                       cmocka_unit_test(test_recipes_stay_apart),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
