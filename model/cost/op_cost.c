@@ -186,6 +186,8 @@ double dtp_fp8_matmul_rate(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe
     bool fast = row->fast >> product & 1;
     if (row->granularity == DTP_FP8_BY_TENSOR)
         return fast ? c->fp8_fast_matmul : c->fp8_matmul;
+    if (row->granularity == DTP_FP8_BY_BLOCK)
+        return c->fp8_blocks_matmul;
     return fast ? c->fp8_rows_fast_matmul : c->fp8_rows_matmul;
 }
 
