@@ -215,7 +215,8 @@ static double fp8_casts_s(const struct dtp_timing *c)
         [DTP_FP8_ALONG_ROWS] = c->eager_bytes_per_s,
         [DTP_FP8_TRANSPOSING] =
             dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_TRANSPOSING),
-        [DTP_FP8_DOWN_COLUMNS] = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_COLUMNS)};
+        [DTP_FP8_DOWN_COLUMNS] = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_COLUMNS),
+        [DTP_FP8_STREAMING] = c->streaming_bytes_per_s};
     double all_s = 0, h = (double)c->transformer->hidden;
     struct dtp_fp8_traffic ahead =
         dtp_fp8_traffic_of(&casts, c->tokens, h, 2 * h, c->plan->accumulate, DTP_FP8_OPERAND_COUNT);

@@ -179,12 +179,15 @@ double dtp_fp8_matmul_rate(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe
     if (!row)
         return 1;
     if (row->bits < CHAR_BIT)
-        return c->nvfp4_matmul_fraction * gpu->fp4_flops_per_s / gpu->peak_flops_per_s[DTP_FP8];
+        return least(c->nvfp4_matmul_fraction * gpu->fp4_flops_per_s / gpu->peak_flops_per_s[DTP_FP8],
+                     c->nvfp4_most * c->block_scaled_matmul);
     if (gpu->architecture != DTP_GPU_HOPPER)
         return row->granularity == DTP_FP8_BY_BLOCK ? c->block_scaled_matmul : 1;
     bool fast = row->fast >> product & 1;
     if (row->granularity == DTP_FP8_BY_TENSOR)
         return fast ? c->fp8_fast_matmul : c->fp8_matmul;
+    if (row->granularity == DTP_FP8_BY_BLOCK)
+        return c->fp8_blocks_matmul;
     return fast ? c->fp8_rows_fast_matmul : c->fp8_rows_matmul;
 }
 

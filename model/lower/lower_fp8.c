@@ -38,6 +38,13 @@ static bool in_product(enum dtp_fp8_operand operand, const struct dtp_layer_matr
     return down ? operand == DTP_FP8_INPUT : operand == DTP_FP8_GRADIENT_ROWS;
 }
 
+/* Along rows is what the lowering's other kernels do. */
+static const enum dtp_memory_kernel walking_kernel[DTP_FP8_WALK_COUNT] = {
+    [DTP_FP8_TRANSPOSING] = DTP_KERNEL_TRANSPOSING,
+    [DTP_FP8_DOWN_COLUMNS] = DTP_KERNEL_COLUMNS,
+    [DTP_FP8_STREAMING] = DTP_KERNEL_STREAMING,
+};
+
 dtp_buffer_id dtp_lower_fp8_cast(struct dtp_lowering *l, enum dtp_fp8_operand operand,
                                  const struct dtp_layer_matrix *matrix, dtp_buffer_id source)
 {
@@ -64,7 +71,7 @@ dtp_buffer_id dtp_lower_fp8_cast(struct dtp_lowering *l, enum dtp_fp8_operand op
     if (matrix->expert && !within)
         dtp_draft_loop(&draft, cast->kernels, dtp_plan_expert_casts(l->plan, matrix->groups));
     if (cast->walk != DTP_FP8_ALONG_ROWS)
-        draft.op.demand.memory_kernel = cast->walk == DTP_FP8_TRANSPOSING ? DTP_KERNEL_TRANSPOSING : DTP_KERNEL_COLUMNS;
+        draft.op.demand.memory_kernel = (uint8_t)walking_kernel[cast->walk];
     dtp_draft_end(l, &draft);
     return made;
 }

@@ -101,6 +101,8 @@ static void transformer_engine(const struct dtp_plan *plan, const struct dtp_fp8
         out->of[DTP_FP8_INPUT].gathered_bytes = gathered_bytes(plan, row, fused ? second : whole, second);
         out->of[DTP_FP8_GRADIENT_ROWS].gathered_bytes = gathered_bytes(plan, row, whole, second);
     }
+    for (int i = 0; i < DTP_FP8_OPERAND_COUNT; i++)
+        out->of[i].walk = DTP_FP8_STREAMING;
     out->weights_once = out->kept = plan->runtime->keeps_fp8;
 }
 

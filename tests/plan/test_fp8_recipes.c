@@ -103,16 +103,16 @@ static void test_casts_by_hand(void **state)
     assert_true(moved("ddp", "torch", "fp8-tensorwise", false, hopper, 1, DTP_FP8_ALONG_ROWS) ==
                 68 * i + 68 * w + 68 * g);
     /* Delayed: the kernel before has written rows, on Hopper columns too; weights once in four micro-steps. */
-    assert_true(moved("zero1", "megatron", "fp8-delayed", false, hopper, 4, DTP_FP8_ALONG_ROWS) == i + w + 4 * g);
-    assert_true(moved("zero1", "megatron", "fp8-delayed", false, blackwell, 1, DTP_FP8_ALONG_ROWS) == 3 * w + 3 * g);
-    assert_true(moved("zero1", "megatron", "fp8-current", false, hopper, 1, DTP_FP8_ALONG_ROWS) ==
+    assert_true(moved("zero1", "megatron", "fp8-delayed", false, hopper, 4, DTP_FP8_STREAMING) == i + w + 4 * g);
+    assert_true(moved("zero1", "megatron", "fp8-delayed", false, blackwell, 1, DTP_FP8_STREAMING) == 3 * w + 3 * g);
+    assert_true(moved("zero1", "megatron", "fp8-current", false, hopper, 1, DTP_FP8_STREAMING) ==
                 6 * i + 6 * w + 6 * g);
     /* Transformer Engine's linears under FSDP2 and DDP: as Megatron's, but weights in each micro-step. */
-    assert_true(moved("full_shard", "torch", "fp8-current", false, hopper, 4, DTP_FP8_ALONG_ROWS) ==
+    assert_true(moved("full_shard", "torch", "fp8-current", false, hopper, 4, DTP_FP8_STREAMING) ==
                 6 * i + 6 * w + 6 * g);
-    assert_true(moved("zero1", "megatron", "mxfp8", false, blackwell, 1, DTP_FP8_ALONG_ROWS) ==
+    assert_true(moved("zero1", "megatron", "mxfp8", false, blackwell, 1, DTP_FP8_STREAMING) ==
                 (2 + 2 * 33.0 / 32) * (i + w + g));
-    assert_true(moved("zero1", "megatron", "nvfp4", false, blackwell, 1, DTP_FP8_ALONG_ROWS) ==
+    assert_true(moved("zero1", "megatron", "nvfp4", false, blackwell, 1, DTP_FP8_STREAMING) ==
                 (4 + 2 * 9.0 / 16) * (i + w + g));
 }
 
@@ -139,8 +139,8 @@ static void test_casts_before_gathers(void **state)
         resolve_on(&plan, &c);
         struct dtp_fp8_casts casts;
         dtp_fp8_casts_of(&plan, &c.gpu, &casts);
-        double none = dtp_fp8_traffic_of(&casts, 100, 10, 1000, 1, DTP_FP8_OPERAND_COUNT).bytes[DTP_FP8_ALONG_ROWS];
-        double input = dtp_fp8_traffic_of(&casts, 100, 10, 1000, 1, DTP_FP8_INPUT).bytes[DTP_FP8_ALONG_ROWS];
+        double none = dtp_fp8_traffic_of(&casts, 100, 10, 1000, 1, DTP_FP8_OPERAND_COUNT).bytes[DTP_FP8_STREAMING];
+        double input = dtp_fp8_traffic_of(&casts, 100, 10, 1000, 1, DTP_FP8_INPUT).bytes[DTP_FP8_STREAMING];
         assert_true(fabs(none - casts.of[DTP_FP8_INPUT].bytes * 1e5 + rows[r].input * 1e5 - input) < 1);
         assert_int_equal(dtp_fp8_wire_bytes(&plan, 4096), rows[r].wire);
     }
