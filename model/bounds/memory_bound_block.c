@@ -57,9 +57,9 @@ static int stage_of(enum dtp_layer_matrix_id id)
     return id == DTP_MATRIX_DOWN ? 0 : up ? 1 : id == DTP_MATRIX_OUTPUT ? 2 : 3;
 }
 
-/* Bytes of a token that adapters have: x A^T of each and what dropout made, kept; behind it at each stage an adapter's
- * scaled gradient, or its term of an input's, beside the frozen matrix', while the gradient of what a frozen down
- * matrix reads takes no kept tensor's room; of a compiler's kernel between the MLP's matmuls a tensor for each term. */
+/* Bytes of a token that adapters have: x A^T of each and what they read alone, kept; behind it at each stage a scaled
+ * gradient, or a term of an input's, beside the frozen matrix', while the gradient of what a frozen down matrix reads
+ * takes no kept tensor's room; of a compiler's kernel between the MLP's matmuls a tensor for each term. */
 struct adapters {
     uint64_t terms, stage[DTP_BOUND_STAGES];
 };
@@ -78,25 +78,25 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
 {
     const struct dtp_layer_matrix *m = &kind->matrix[i];
     const struct dtp_adapter_choice *asked = &b->plan->adapters;
-    uint64_t c = b->bytes.compute, dropped = asked->dropout > 0 ? c + 1 : 0;
+    uint64_t c = b->bytes.compute, w = dtp_plan_adapter_bytes(b->plan), kept = w > c ? w : 0;
     bool down = m->id == DTP_MATRIX_DOWN, compiled = b->plan->compile, up = stage_of(m->id) == 1;
     uint64_t *stage = &a->stage[stage_of(m->id)];
-    const uint64_t low = m->rank ? (m->expert ? kind->experts_per_token : 1) * (c * m->rank + dropped * m->in) : 0;
+    const uint64_t rows = m->expert ? kind->experts_per_token : 1,
+                   low = m->rank ? rows * (w * m->rank + (asked->dropout > 0 ? w + 1 : kept) * m->in) : 0;
     b->low += low;
-    b->low_one = larger(b->low_one, !m->rank ? 0 : low + (m->magnitudes ? 2 : compiled ? 0 : 1) * c * m->out);
+    b->low_one = larger(b->low_one, !m->rank ? 0 : low + (m->magnitudes ? 2 : compiled ? 0 : w / c) * w * m->out);
     if (compiled)
         a->terms += down      ? c * m->in
                     : m->rank ? (up ? c * m->out : 0) + (replays && (up || m->id == DTP_MATRIX_OUTPUT) ? c * m->out : 0)
                               : 0;
-    b->term = larger(b->term, down && m->rank ? c * m->in : 0);
+    b->term = larger(b->term, down && m->rank ? w * m->in : 0);
     if (!compiled && !m->expert) /* of experts one at a time */
-        *stage = larger(*stage, down ? c * m->in : m->rank ? c * larger(m->in, m->out) : 0);
+        *stage = larger(*stage, m->rank ? w / c * w * larger(down ? 0 : m->out, m->in) : down ? c * m->in : 0);
     if (m->magnitudes)
         add_magnitudes(b, m, stage);
     if (asked->base == DTP_BASE_NONE)
         return;
-    uint64_t read = c * m->out * m->in;
-    const bool stays = dtp_base_stays_unpacked(b->plan);
+    const uint64_t read = c * m->out * m->in, stays = dtp_base_stays_unpacked(b->plan);
     b->unpacked += stays ? m->groups * read : 0;
     b->unpacked_one = larger(b->unpacked_one, stays ? 0 : read);
     b->unpacking = larger(b->unpacking, dtp_base_unpacking(b->plan, m->out, m->in).workspace_bytes + read);

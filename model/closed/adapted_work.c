@@ -82,8 +82,8 @@ static void count_below(const struct dtp_layer_tensors *tensors, const struct dt
     }
 }
 
-/* Eager: forward two matmuls, scale and sum; backward scale, four matmuls and a sum, no weight gradient. A compiler
- * unpacks once for both ways, eager each time. */
+/* Eager: forward two matmuls, scale and sum; backward scale, four matmuls and a sum, no weight gradient; of fp32 beside
+ * 16 bits casts (dtp_adapted_bytes). A compiler unpacks once for both ways, eager each time. */
 static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, struct dtp_adapted_work *out)
 {
     for (int m = 0; m < kind->matrices; m++) {
@@ -91,8 +91,10 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
         double calls = (double)matrix->groups; /* of experts, which are called one after the other */
         out->backward_kernels -= calls;
         if (matrix->rank) {
-            out->forward_kernels += calls * ((plan->compile ? 3 : 4) + (dtp_plan_defends_results(plan) ? 1 : 0));
-            out->backward_kernels += calls * (plan->compile ? 5 : 6);
+            const bool wide = dtp_plan_widens_adapters(plan), packed = plan->adapters.base != DTP_BASE_NONE;
+            out->forward_kernels +=
+                calls * ((plan->compile ? 3 : 4) + (dtp_plan_defends_results(plan) ? 1 : 0) + (wide ? 2 : 0));
+            out->backward_kernels += calls * ((plan->compile ? 5 : 6) + (wide ? packed ? 2 : 3 : 0));
         }
         if (plan->adapters.base == DTP_BASE_NONE)
             continue;
@@ -137,6 +139,20 @@ struct dtp_adapted_work dtp_adapted_work_of(const struct dtp_transformer *transf
     return work;
 }
 
+/* Of a token and linear, adapters in fp32 (dtp_plan_widens_adapters), elements of w = 4 bytes beside those of c: x is
+ * cast c + w and dropped out 2 w + 1; s wide 2 w, the sum c + 2 w, cast back w + c. Backward its gradient is cast to
+ * fp32 and, by autograd for the frozen matrix, back 2 (c + w), s g 2 w; dropout 2 w + 1, x's gradient cast w + c, the
+ * sum of two 3 c. Beside packed matrices what B made is cast back w + c, then all is as ever: 7 c; backward s g 2 c,
+ * cast c + w. */
+static void count_wide(const struct dtp_plan *plan, double in, double out, double *forward, double *backward)
+{
+    double c = dtp_plan_compute_bytes(plan), w = dtp_plan_adapter_bytes(plan);
+    double dropped = plan->adapters.dropout > 0 ? 2 * w + 1 : 0;
+    bool packed = plan->adapters.base != DTP_BASE_NONE;
+    *forward += (c + w + dropped) * in + (packed ? w + 8 * c : 5 * w + 2 * c) * out;
+    *backward += (w + 4 * c + dropped) * in + (packed ? w + 3 * c : 4 * w + 2 * c) * out;
+}
+
 /* Eager: s wide 2, a sum 3, and 2 of a copy before it (dtp_plan_defends_results); backward s g 2, and the two gradients
  * of what both read 3. Fused: one tensor more is read and written; backward one written. */
 void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, double *forward,
@@ -149,6 +165,10 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
         double out = rows_of(kind, matrix) * (double)matrix->out, in = rows_of(kind, matrix) * (double)matrix->in;
         if (!matrix->rank)
             continue;
+        if (dtp_plan_widens_adapters(plan)) {
+            count_wide(plan, in, out, forward, backward);
+            continue;
+        }
         if (matrix->magnitudes) { /* a sum of two gradients: the result's, or behind dropout the input's */
             *forward += 12 * w * out + dropped * in;
             *backward += w * (14 * out + 3 * in + 3 * (dropped > 0 ? in : out)) + dropped * in;

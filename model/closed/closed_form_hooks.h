@@ -87,10 +87,12 @@ struct dtp_slice {
 struct dtp_tensor_traffic {
     uint64_t gathers, sums, small_gathers, small_bytes;
     uint64_t reductions, reduced_bytes;
-    /* With tp_overlap: gathers and sums among those of a micro-step that have a product of backward beside them, and
-     * the share of the FLOPs of all products of the blocks' backward that are beside gathers, and so beside sums. */
+    /* In which each gather and each sum of the stream's rows comes: as many collectives. 0: one. */
+    uint64_t chunks;
+    /* With tp_overlap: gathers and sums among those of a micro-step that have a product beside them, and the shares of
+     * the FLOPs of all products of the blocks' forward and backward that are beside each. */
     uint64_t gathers_beside, sums_beside;
-    double beside_share;
+    double gather_shares[2], sum_shares[2];
 };
 
 struct dtp_closed_form_hooks {

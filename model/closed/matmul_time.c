@@ -4,6 +4,14 @@
 
 #include "cost/cluster_cost.h"
 
+static double typed_s(const struct dtp_timing *c, const struct dtp_weight_matmul *matmul, enum dtp_measured_matmul pass,
+                      enum dtp_dtype dtype, double m, double n, double k)
+{
+    return matmul->grouped
+               ? dtp_cluster_grouped_matmul_s(c->cluster, &c->execution, pass, dtype, matmul->copies, m, n, k)
+               : matmul->copies * dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m, n, k);
+}
+
 static double product_s(const struct dtp_timing *c, const struct dtp_weight_matmul *matmul,
                         enum dtp_measured_matmul pass, double m, double n, double k)
 {
@@ -13,9 +21,7 @@ static double product_s(const struct dtp_timing *c, const struct dtp_weight_matm
     enum dtp_dtype dtype = c->plan->precision.compute;
     if (dtype == DTP_FP8 && (matmul->wide || !dtp_plan_runs_narrow(c->plan, product)))
         dtype = DTP_BF16;
-    return matmul->grouped
-               ? dtp_cluster_grouped_matmul_s(c->cluster, &c->execution, pass, dtype, matmul->copies, m, n, k)
-               : matmul->copies * dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m, n, k);
+    return typed_s(c, matmul, pass, dtype, m, n, k);
 }
 
 /* Of DoRA: B A of an identity; W times what dropout let through, and its gradient. */
@@ -34,15 +40,17 @@ static double magnitudes_s(const struct dtp_timing *c, const struct dtp_weight_m
 /* Of an adapter: x A^T and B of that; backward gradients of both, of what lies between, of x. */
 static double adapter_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, double rows, bool backward)
 {
+    const enum dtp_dtype dtype = dtp_plan_adapter_dtype(c->plan);
     if (m->rank <= 0)
         return 0;
     if (!backward)
-        return product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->rank, m->k) +
-               product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->rank) + magnitudes_s(c, m, rows, false);
-    return magnitudes_s(c, m, rows, true) + product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->rank, rows) +
-           product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->rank, m->n) +
-           product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->rank, m->k, rows) +
-           product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->rank);
+        return typed_s(c, m, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, m->rank, m->k) +
+               typed_s(c, m, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, m->n, m->rank) + magnitudes_s(c, m, rows, false);
+    return magnitudes_s(c, m, rows, true) +
+           typed_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, m->n, m->rank, rows) +
+           typed_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, m->rank, m->n) +
+           typed_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, m->rank, m->k, rows) +
+           typed_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, m->k, m->rank);
 }
 
 double dtp_timing_matmul_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, bool backward)

@@ -142,11 +142,11 @@ static void add_own_tensor(const struct job *j, struct stages *s)
 {
     struct dtp_group group = tensor_group(j);
     struct dtp_tensor_traffic *own = &s->own;
-    double sent = (double)j->stream_bytes * (j->plan->tp - 1) / j->plan->tp;
     struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
     struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
     struct dtp_collective_cost reduce = dtp_collective_cost(j->cluster, &group, DTP_ALL_REDUCE);
     j->plan->runtime->closed->tensor_traffic(&j->slice, own);
+    double sent = (double)j->stream_bytes * (j->plan->tp - 1) / j->plan->tp / fmax(1, (double)own->chunks);
     s->own_gathers_s = (double)own->gathers * dtp_collective_time(&gather, sent);
     if (own->small_gathers)
         s->own_gathers_s += (double)own->small_gathers *
@@ -156,11 +156,14 @@ static void add_own_tensor(const struct job *j, struct stages *s)
         s->own_reductions_s = (double)own->reductions *
                               dtp_collective_time(&reduce, (double)own->reduced_bytes / (double)own->reductions);
     double gather_s = dtp_collective_time(&gather, sent), scatter_s = dtp_collective_time(&scatter, sent);
+    double forward_s = j->parts.matmul_forward_s / j->parts.matmul_speedup / j->micro_steps;
     double backward_s = j->parts.matmul_backward_s / j->parts.matmul_speedup / j->micro_steps;
-    double window_s = backward_s * own->beside_share;
+    double gather_window_s = forward_s * own->gather_shares[0] + backward_s * own->gather_shares[1];
+    double sum_window_s = forward_s * own->sum_shares[0] + backward_s * own->sum_shares[1];
     s->tensor_s = s->own_gathers_s + s->own_sums_s;
-    s->tensor_exposed_s = s->tensor_s - spared_s(j, DTP_ALL_GATHER, own->gathers_beside, gather_s, sent, window_s) -
-                          spared_s(j, DTP_REDUCE_SCATTER, own->sums_beside, scatter_s, sent, window_s);
+    s->tensor_exposed_s = s->tensor_s -
+                          spared_s(j, DTP_ALL_GATHER, own->gathers_beside, gather_s, sent, gather_window_s) -
+                          spared_s(j, DTP_REDUCE_SCATTER, own->sums_beside, scatter_s, sent, sum_window_s);
     s->wait_slowest_s += s->tensor_exposed_s;
     s->wait_sum_s += s->tensor_exposed_s * (double)j->transformer->layers / (double)j->slice.transformer.layers;
 }
@@ -345,7 +348,8 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
     uint64_t boundary = dtp_bytes_product(m, s->boundary_bytes), gathered = dtp_bytes_product(m, s->gathered_bytes);
     bool inside = stages_share_node(j), near = tensor_group(j).nodes == 1;
     if (j->plan->tp > 1 && j->plan->runtime->closed->tensor_traffic) {
-        uint64_t rows = dtp_bytes_product(dtp_divide_up(j->stream_bytes, j->plan->tp), j->plan->tp - 1);
+        uint64_t rows = dtp_bytes_product(dtp_divide_up(j->stream_bytes, j->plan->tp), j->plan->tp - 1) /
+                        (s->own.chunks ? s->own.chunks : 1);
         uint64_t gathers = dtp_bytes_product(m, dtp_bytes_product(s->own.gathers, rows) + s->own.small_bytes);
         uint64_t sums = dtp_bytes_product(m, dtp_bytes_product(s->own.sums, rows));
         c->bytes[DTP_ALL_GATHER] += gathers;

@@ -1,124 +1,15 @@
-/* Adapters beside frozen matrices: their parts of a module, their forward and backward, weights that are kept packed.
+/* Adapters beside frozen matrices: their forward and backward. Their parts of a module: lower_adapter_parts.c.
  *
  * As PyTorch's eager operators run y + s (x A^T) B^T (torchtune's LoRALinear, peft's lora.Linear; bench of the measured
  * runs): y = x W^T, low = x A^T, wide = low B^T, scaled = s wide, y + scaled. Autograd keeps x and low; for x W^T it
  * keeps W alone. Backward, the last node first: s g; B's gradient and that of low; A's gradient and one of x; then g W,
- * the other one of x. A compiler scales and adds within the kernels that read the sum or make g. */
+ * the other one of x. A compiler scales and adds within the kernels that read the sum or make g. Adapters in fp32
+ * beside 16 bits (dtp_plan_widens_adapters) read a cast of x, which stays for backward, and add in fp32, whence the sum
+ * is cast back; g is cast for them, and x's gradient back. */
 #include "lower/block_backward.h"
 #include "lower/block_forward.h"
 
 #include "base/bytes.h"
-
-/* ---- parts of a module ------------------------------------------------------------------------------------------- */
-
-/* A [rank, in] and B [out, rank], each cut by rows. */
-void dtp_lower_list_adapters(struct dtp_lowering *l)
-{
-    struct dtp_lower_module *block = &l->block;
-    uint64_t ranks = l->plan->shard_group;
-    for (int i = 0; i < l->matrices; i++) {
-        const struct dtp_layer_matrix *matrix = &l->matrix[i];
-        block->adapter[i] = 0;
-        if (!matrix->rank)
-            continue;
-        int part = block->adapter[i] = block->parts++;
-        uint64_t elements = dtp_adapter_elements(matrix);
-        bool flat = dtp_plan_shard_cut(l->plan) == DTP_CUT_ELEMENTS;
-        block->elements[part] = elements;
-        block->largest[part] = matrix->rank * (matrix->in > matrix->out ? matrix->in : matrix->out);
-        block->shard[part] =
-            matrix->groups *
-            (flat ? dtp_divide_up(matrix->rank * matrix->in, ranks) + dtp_divide_up(matrix->rank * matrix->out, ranks)
-                  : dtp_divide_up(matrix->rank, ranks) * matrix->in + dtp_divide_up(matrix->out, ranks) * matrix->rank);
-        block->shard[part] += dtp_divide_up(matrix->magnitudes, ranks);
-        block->tensors[part] = 2 * (uint32_t)matrix->groups + (matrix->magnitudes ? 1 : 0);
-        block->all_elements += elements;
-        block->all_shard += block->shard[part];
-        block->weight_name[part] = "adapter";
-        block->gradient_name[part] = "adapter gradients";
-    }
-}
-
-static bool is_trained(const struct dtp_lowering *l, const struct dtp_lower_module *module, int part)
-{
-    if (!l->adapts)
-        return true;
-    if (module == &l->root)
-        return l->plan->adapters.train_ends && part != DTP_ROOT_VECTORS;
-    return part > l->matrices;
-}
-
-static bool is_packed(const struct dtp_lowering *l, const struct dtp_lower_module *module, int part)
-{
-    return l->adapts && l->plan->adapters.base != DTP_BASE_NONE && module != &l->root && part < l->matrices;
-}
-
-void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module *module)
-{
-    module->all_bytes = module->all_shard_bytes = module->trained_elements = module->trained_shard = 0;
-    for (int part = 0; part < module->parts; part++) {
-        uint64_t elements = module->elements[part], shard = module->shard[part];
-        bool adapter = module != &l->root && part > l->matrices;
-        uint64_t rest = adapter ? l->bytes.grads : l->bytes.params; /* an adapter's gradients are as it is */
-        uint64_t wire = adapter ? l->bytes.grads : module->matrix[part] ? l->bytes.gathered : l->bytes.compute;
-        module->bytes[part] = rest * elements;
-        module->shard_bytes[part] = rest * shard;
-        module->wire_bytes[part] = wire * shard;
-        if (is_packed(l, module, part)) {
-            const struct dtp_layer_matrix *matrix = &l->matrix[part];
-            enum dtp_base base = l->plan->adapters.base;
-            module->bytes[part] = matrix->groups * dtp_base_bytes(base, matrix->out, matrix->in, rest);
-            uint64_t rows = dtp_divide_up(shard / matrix->groups, matrix->in); /* of each expert's */
-            module->shard_bytes[part] = matrix->groups * dtp_base_bytes(base, rows, matrix->in, rest);
-            module->wire_bytes[part] = module->shard_bytes[part];
-        }
-        module->all_bytes += module->bytes[part];
-        module->all_shard_bytes += module->shard_bytes[part];
-        module->trained[part] = is_trained(l, module, part) && elements;
-        module->trained_elements += module->trained[part] ? elements : 0;
-        module->trained_shard += module->trained[part] ? shard : 0;
-    }
-    if (module == &l->root && l->adapts && dtp_plan_layers(l->plan)->copies_trained)
-        module->all_bytes += l->bytes.params * module->trained_elements;
-    if (!l->adapts) /* flat parameters pad their end only */
-        module->trained_shard = module->all_shard;
-}
-
-/* ---- packed weights ---------------------------------------------------------------------------------------------- */
-
-bool dtp_lower_packs(const struct dtp_lowering *l, int part)
-{
-    return l->layer != DTP_NO_LAYER && is_packed(l, &l->block, part);
-}
-
-/* One matrix; of experts one after the other. */
-dtp_buffer_id dtp_lower_unpack(struct dtp_lowering *l, int index)
-{
-    const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    const struct dtp_module_state *state = dtp_lower_state(l);
-    dtp_buffer_id *unpacked = &dtp_lower_flight_module(l)->unpacked[index];
-    struct dtp_unpacking work = dtp_base_unpacking(l->plan, matrix->out, matrix->in);
-    if (unpacked->index != DTP_NO_INDEX)
-        return *unpacked;
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_CAST, matrix->weight_name);
-    bool gathered = state->weight[index].index != DTP_NO_INDEX;
-    dtp_draft_use(&draft, gathered ? state->weight[index] : state->params, DTP_READ);
-    dtp_draft_new(l, &draft, "unpacking", DTP_OWNER_WORKSPACE, work.workspace_bytes, DTP_UPDATE | DTP_FREE);
-    *unpacked = dtp_draft_new(l, &draft, "unpacked weight", DTP_OWNER_WEIGHTS, l->compute * matrix->out * matrix->in,
-                              DTP_WRITE);
-    dtp_draft_memory(l, &draft, (double)matrix->groups * work.bytes, (uint32_t)matrix->groups * work.kernels);
-    dtp_draft_end(l, &draft);
-    return *unpacked;
-}
-
-uint32_t dtp_lower_unpacked_access(struct dtp_lowering *l, int matrix, bool stays)
-{
-    if (stays)
-        return DTP_READ;
-    dtp_lower_flight_module(l)->unpacked[matrix] = DTP_NO_BUFFER;
-    return DTP_READ | DTP_FREE;
-}
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
@@ -141,12 +32,38 @@ static uint64_t rows_of(const struct dtp_lowering *l, const struct dtp_layer_mat
     return dtp_lower_matrix_rows(l, matrix);
 }
 
-/* Of `width` columns; `apart`: what does not survive the pass is of one expert at a time. */
+/* Of `width` columns, as adapters have them; `apart`: what does not survive the pass is of one expert at a time. */
 static uint64_t rows_bytes(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix, uint64_t width,
                            bool apart)
 {
-    uint64_t bytes = dtp_bytes_product(rows_of(l, matrix), l->compute * width);
+    uint64_t bytes = dtp_bytes_product(rows_of(l, matrix), dtp_plan_adapter_bytes(l->plan) * width);
     return dtp_backward_called_bytes(l, matrix->expert && apart, bytes);
+}
+
+/* Bytes of so many columns that are read in one dtype of the two and written in the other. */
+static double cast_bytes(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix, uint64_t width)
+{
+    return (double)((l->compute + dtp_plan_adapter_bytes(l->plan)) * width) * (double)rows_of(l, matrix);
+}
+
+/* Columns of the compute dtype from those of adapters, which go. */
+static dtp_buffer_id cast_back(struct dtp_lowering *l, const struct dtp_layer_matrix *matrix, uint64_t width,
+                               enum dtp_owner owner, const char *name, dtp_buffer_id wide)
+{
+    uint64_t bytes = dtp_bytes_product(rows_of(l, matrix), l->compute * width);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, "of an adapter");
+    dtp_draft_use(&draft, wide, DTP_READ | DTP_FREE);
+    dtp_buffer_id made =
+        dtp_draft_new(l, &draft, name, owner, dtp_backward_called_bytes(l, matrix->expert, bytes), DTP_WRITE);
+    dtp_draft_memory(l, &draft, cast_bytes(l, matrix, width), calls_of(l, matrix));
+    dtp_draft_end(l, &draft);
+    return made;
+}
+
+static bool adds_narrow(const struct dtp_lowering *l)
+{
+    return !dtp_plan_widens_adapters(l->plan) || l->plan->adapters.base != DTP_BASE_NONE;
 }
 
 /* The rows times [in, out], of experts a product of each. */
@@ -154,6 +71,7 @@ static void multiply_rows(const struct dtp_lowering *l, struct dtp_draft *draft,
                           uint64_t out, uint64_t in)
 {
     dtp_draft_matmul(l, draft, rows_of(l, matrix), out, in, false);
+    draft->op.demand.dtype = dtp_plan_adapter_dtype(l->plan);
     if (matrix->expert)
         call_each(draft, matrix, &draft->op.demand.m);
 }
@@ -163,6 +81,7 @@ static void sum_rows(const struct dtp_lowering *l, struct dtp_draft *draft, cons
                      uint64_t out, uint64_t in)
 {
     dtp_draft_matmul(l, draft, out, in, rows_of(l, matrix), false);
+    draft->op.demand.dtype = dtp_plan_adapter_dtype(l->plan);
     if (matrix->expert)
         call_each(draft, matrix, &draft->op.demand.k);
 }
@@ -182,32 +101,54 @@ static bool keeps(const struct pass *pass)
     return pass->replay || pass->save == dtp_lower_saved(pass->l) || !pass->l->checkpointing.calls_modules;
 }
 
-/* A result of its own, and a mask of a byte each: read c, written c + 1; kept both. */
-static dtp_buffer_id drop_out(const struct pass *pass, int index)
+/* x in the adapter's dtype, where that is not x's. */
+static dtp_buffer_id cast_input(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    uint64_t elements = rows_of(l, matrix) * matrix->in;
+    bool stays = keeps(pass) && l->plan->adapters.dropout <= 0;
     struct dtp_draft draft;
-    if (l->plan->adapters.dropout <= 0)
+    if (!dtp_plan_widens_adapters(l->plan))
         return DTP_NO_BUFFER;
-    dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "dropout");
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, "input of an adapter");
     read(pass, &draft, l->tensors.input[index], dtp_layer_tensors_last_reader(&l->tensors, index));
-    dtp_buffer_id made = dtp_draft_new(
-        l, &draft, "input of an adapter and its mask", DTP_OWNER_ACTIVATIONS,
-        dtp_backward_called_bytes(l, matrix->expert && !keeps(pass), (l->compute + 1) * elements), DTP_WRITE);
-    dtp_draft_memory(l, &draft, (double)((2 * l->compute + 1) * elements), calls_of(l, matrix));
+    dtp_buffer_id made =
+        dtp_draft_new(l, &draft, "cast input of an adapter", stays ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE,
+                      rows_bytes(l, matrix, matrix->in, !stays), DTP_WRITE);
+    dtp_draft_memory(l, &draft, cast_bytes(l, matrix, matrix->in), calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     return made;
 }
 
-/* low = x A^T; A is cast first where it is kept wider. */
+/* A result of its own, and a mask of a byte each: read w, written w + 1; kept both. Of a cast input that goes. */
+static dtp_buffer_id drop_out(const struct pass *pass, int index, dtp_buffer_id cast)
+{
+    struct dtp_lowering *l = pass->l;
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    uint64_t elements = rows_of(l, matrix) * matrix->in, w = dtp_plan_adapter_bytes(l->plan);
+    struct dtp_draft draft;
+    if (l->plan->adapters.dropout <= 0)
+        return cast;
+    dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION, "dropout");
+    if (cast.index == DTP_NO_INDEX)
+        read(pass, &draft, l->tensors.input[index], dtp_layer_tensors_last_reader(&l->tensors, index));
+    else
+        dtp_draft_use(&draft, cast, DTP_READ | DTP_FREE);
+    dtp_buffer_id made =
+        dtp_draft_new(l, &draft, "input of an adapter and its mask", DTP_OWNER_ACTIVATIONS,
+                      dtp_backward_called_bytes(l, matrix->expert && !keeps(pass), (w + 1) * elements), DTP_WRITE);
+    dtp_draft_memory(l, &draft, (double)((2 * w + 1) * elements), calls_of(l, matrix));
+    dtp_draft_end(l, &draft);
+    return made;
+}
+
+/* low = x A^T; A is cast first where it is kept wider and autocast has it so, else x is. */
 static void make_low(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     struct dtp_flight_module *module = pass->module;
-    module->dropped[index] = drop_out(pass, index);
+    module->dropped[index] = drop_out(pass, index, cast_input(pass, index));
     bool apart = module->dropped[index].index != DTP_NO_INDEX;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter A");
@@ -232,6 +173,38 @@ static bool adds_later(const struct pass *pass, const struct dtp_layer_matrix *m
 {
     const uint64_t late = DTP_TENSOR_BIT(GATE) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(MIDDLE);
     return pass->l->compiled && pass->replay && pass->save & late & UINT64_C(1) << matrix->result;
+}
+
+/* y + s wide of an adapter in fp32: s wide reads and writes 4 bytes, the sum reads c and 4 and writes 4, which is cast
+ * back. */
+static void add_wide(const struct pass *pass, int index, dtp_buffer_id wide)
+{
+    struct dtp_lowering *l = pass->l;
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    uint64_t bytes = rows_bytes(l, matrix, matrix->out, true);
+    double moved = (double)rows_bytes(l, matrix, matrix->out, false), narrow = (double)l->tensor_bytes[matrix->result];
+    dtp_buffer_id *result = &pass->module->tensor[matrix->result];
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "scaled adapter");
+    dtp_draft_use(&draft, wide, DTP_READ | DTP_FREE);
+    dtp_buffer_id scaled = dtp_draft_new(l, &draft, "scaled adapter", DTP_OWNER_WORKSPACE, bytes, DTP_WRITE);
+    dtp_draft_memory(l, &draft, 2 * moved, calls_of(l, matrix));
+    dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "adapter");
+    dtp_draft_use(&draft, *result, matrix->expert ? DTP_READ : DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, scaled, DTP_READ | DTP_FREE);
+    dtp_buffer_id sum = dtp_draft_new(l, &draft, "sum in fp32", DTP_OWNER_WORKSPACE, bytes, DTP_WRITE);
+    dtp_draft_memory(l, &draft, narrow + 2 * moved, calls_of(l, matrix));
+    dtp_draft_end(l, &draft);
+    if (!matrix->expert) {
+        *result = cast_back(l, matrix, matrix->out, DTP_OWNER_ACTIVATIONS, dtp_layer_tensor_text(matrix->result), sum);
+        return;
+    }
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, "of an adapter"); /* each expert's in its place among those of all */
+    dtp_draft_use(&draft, sum, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, *result, DTP_UPDATE);
+    dtp_draft_memory(l, &draft, cast_bytes(l, matrix, matrix->out), calls_of(l, matrix));
+    dtp_draft_end(l, &draft);
 }
 
 /* y + s wide: eager reads and writes wide's elements for s wide, then reads two and writes a sum; fused into what reads
@@ -291,16 +264,20 @@ void dtp_forward_adapter(const struct pass *pass, int index, bool alone)
         module->low[index] = DTP_NO_BUFFER;
     dtp_draft_use(&draft, dtp_lower_weight(l, l->block.adapter[index]), DTP_READ);
     bool stays = matrix->magnitudes && keeps(pass);
-    dtp_buffer_id wide =
-        dtp_draft_new(l, &draft, "adapter result", stays ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE,
-                      dtp_backward_called_bytes(l, matrix->expert, l->tensor_bytes[matrix->result]), DTP_WRITE);
+    dtp_buffer_id wide = dtp_draft_new(l, &draft, "adapter result", stays ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE,
+                                       rows_bytes(l, matrix, matrix->out, true), DTP_WRITE);
     multiply_rows(l, &draft, matrix, matrix->out, matrix->rank);
     dtp_draft_end(l, &draft);
     dtp_lower_unfetch(l);
     if (matrix->magnitudes)
         dtp_forward_magnitudes(pass, index, wide, stays);
+    else if (!adds_narrow(l))
+        add_wide(pass, index, wide);
     else
-        add_to_result(pass, index, wide);
+        add_to_result(pass, index,
+                      dtp_plan_widens_adapters(l->plan)
+                          ? cast_back(l, matrix, matrix->out, DTP_OWNER_WORKSPACE, "adapter result", wide)
+                          : wide);
 }
 
 /* ---- the end of a replay ----------------------------------------------------------------------------------------- */
@@ -349,22 +326,53 @@ bool dtp_adapter_stays_unpacked(const struct pass *pass, int index)
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* s g, a tensor of its own; a compiler writes it beside g. */
-static dtp_buffer_id scale(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient)
+/* s g, a tensor of its own of `bytes` for all rows; a compiler writes it beside g. */
+static dtp_buffer_id scale(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient, uint32_t access,
+                           uint64_t bytes)
 {
     struct dtp_lowering *l = b->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    double bytes = (double)rows_bytes(l, matrix, matrix->out, false);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "scaled gradient");
-    dtp_draft_use(&draft, gradient, DTP_READ);
+    dtp_draft_use(&draft, gradient, access);
     dtp_draft_use(&draft, b->module->wide[index], DTP_FREE);
     b->module->wide[index] = DTP_NO_BUFFER;
-    dtp_buffer_id scaled =
-        dtp_backward_workspace(l, &draft, "scaled gradient", rows_bytes(l, matrix, matrix->out, true), DTP_WRITE);
-    dtp_draft_memory(l, &draft, (l->fused ? 1 : 2) * bytes, calls_of(l, matrix));
+    dtp_buffer_id scaled = dtp_backward_workspace(l, &draft, "scaled gradient",
+                                                  dtp_backward_called_bytes(l, matrix->expert, bytes), DTP_WRITE);
+    dtp_draft_memory(l, &draft, (l->fused ? 1 : 2) * (double)bytes, calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     return scaled;
+}
+
+/* In fp32. The sum that was cast back hands its gradient to both that were added: autograd casts it once more for the
+ * frozen one, which stands for that of the result (validate_outputs of torch/csrc/autograd/engine.cpp). */
+static dtp_buffer_id widen(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient, uint32_t access,
+                           uint32_t casts)
+{
+    struct dtp_lowering *l = b->l;
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_CAST, "gradient for an adapter");
+    dtp_draft_use(&draft, gradient, access);
+    dtp_buffer_id wide =
+        dtp_backward_workspace(l, &draft, "gradient in fp32", rows_bytes(l, matrix, matrix->out, true), DTP_WRITE);
+    dtp_draft_memory(l, &draft, casts * cast_bytes(l, matrix, matrix->out), casts * calls_of(l, matrix));
+    dtp_draft_end(l, &draft);
+    return wide;
+}
+
+/* s g as B's products read it. */
+static dtp_buffer_id scaled_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient)
+{
+    const struct dtp_lowering *l = b->l;
+    const struct dtp_layer_matrix *matrix = &l->matrix[index];
+    uint64_t narrow = dtp_bytes_product(rows_of(l, matrix), l->compute * matrix->out);
+    if (!dtp_plan_widens_adapters(l->plan))
+        return scale(b, index, gradient, DTP_READ, narrow);
+    if (adds_narrow(l))
+        return widen(b, index, scale(b, index, gradient, DTP_READ, narrow), DTP_READ | DTP_FREE, 1);
+    return scale(b, index, widen(b, index, gradient, DTP_READ, 2), DTP_READ | DTP_FREE,
+                 rows_bytes(l, matrix, matrix->out, false));
 }
 
 /* B's gradient [out, rank] and low's [T, rank]. */
@@ -391,13 +399,13 @@ static dtp_buffer_id back_through_b(const struct dtp_block_backward *b, int inde
     return low;
 }
 
-/* Dropout's backward: the gradient by the mask, c and 1 read, c written. */
+/* Dropout's backward: the gradient by the mask, w and 1 read, w written. */
 static dtp_buffer_id undrop(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
     dtp_buffer_id *dropped = &b->module->dropped[index];
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    uint64_t elements = rows_of(l, matrix) * matrix->in;
+    uint64_t elements = rows_of(l, matrix) * matrix->in, w = dtp_plan_adapter_bytes(l->plan);
     struct dtp_draft draft;
     if (dropped->index == DTP_NO_INDEX)
         return gradient;
@@ -405,7 +413,7 @@ static dtp_buffer_id undrop(const struct dtp_block_backward *b, int index, dtp_b
     dtp_draft_use(&draft, *dropped, DTP_READ | DTP_FREE);
     *dropped = DTP_NO_BUFFER;
     dtp_draft_use(&draft, gradient, DTP_UPDATE);
-    dtp_draft_memory(l, &draft, (double)((2 * l->compute + 1) * elements), calls_of(l, matrix));
+    dtp_draft_memory(l, &draft, (double)((2 * w + 1) * elements), calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     return gradient;
 }
@@ -417,29 +425,33 @@ static dtp_buffer_id back_through_a(const struct dtp_block_backward *b, int inde
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     int part = l->block.adapter[index];
     dtp_buffer_id dropped = b->module->dropped[index], input = DTP_NO_BUFFER;
+    bool masked = wanted && l->plan->adapters.dropout > 0; /* a cast input goes with A's gradient */
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter A gradient");
     dtp_draft_use(&draft, low, wanted ? DTP_READ : DTP_READ | DTP_FREE);
     if (dropped.index == DTP_NO_INDEX)
         dtp_backward_consume(b, &draft, l->tensors.input[index], DTP_READ);
     else
-        dtp_draft_use(&draft, dropped, wanted ? DTP_READ : DTP_READ | DTP_FREE);
+        dtp_draft_use(&draft, dropped, masked ? DTP_READ : DTP_READ | DTP_FREE);
     const struct dtp_module_state *state = dtp_lower_state(l);
     dtp_draft_use(&draft, state->gradient[part].index != DTP_NO_INDEX ? state->gradient[part] : state->gradient_buffer,
                   DTP_UPDATE);
     sum_rows(l, &draft, matrix, matrix->rank, matrix->in);
     dtp_draft_end(l, &draft);
-    if (!wanted) {
+    if (!masked)
         b->module->dropped[index] = DTP_NO_BUFFER;
+    if (!wanted)
         return input;
-    }
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter A input gradient");
     dtp_draft_use(&draft, low, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, dtp_lower_weight(l, part), DTP_READ);
     input = dtp_backward_workspace(l, &draft, "input gradient", rows_bytes(l, matrix, matrix->in, true), DTP_WRITE);
     multiply_rows(l, &draft, matrix, matrix->in, matrix->rank);
     dtp_draft_end(l, &draft);
-    return undrop(b, index, dtp_backward_dropped_linear(b, index, input));
+    input = undrop(b, index, dtp_backward_dropped_linear(b, index, input));
+    return dtp_plan_widens_adapters(l->plan)
+               ? cast_back(l, matrix, matrix->in, DTP_OWNER_WORKSPACE, "input gradient", input)
+               : input;
 }
 
 /* What is read no more goes: the gradient of the result, where no matmul of the frozen weight reads it, and x. */
@@ -479,8 +491,8 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
     dtp_buffer_id made = DTP_NO_BUFFER;
     if (matrix->rank) {
         dtp_lower_fetch(l, l->block.adapter[index]);
-        dtp_buffer_id scaled =
-            matrix->magnitudes ? dtp_backward_magnitudes(b, index, gradient, wanted) : scale(b, index, gradient);
+        dtp_buffer_id scaled = matrix->magnitudes ? dtp_backward_magnitudes(b, index, gradient, wanted)
+                                                  : scaled_gradient(b, index, gradient);
         made = back_through_a(b, index, back_through_b(b, index, scaled), wanted);
         dtp_lower_unfetch(l);
     }

@@ -57,7 +57,8 @@ struct dtp_lower_hooks {
     /* Says of an operand which bytes of a standing buffer its operation touches, where others may be in use meanwhile;
      * an operand that says so itself stays as it is. */
     void (*narrow)(const struct dtp_lowering *l, const struct dtp_new_op *op, struct dtp_operand *operand);
-    /* Whether the plan's gradients go into a bucket of which role.fills is told (program/live_runs.h); NULL: no. */
+    /* Whether what has no period of layers under the plan, a bucket of gradients or fetches, is told to role.fills
+     * (program/live_runs.h); NULL: no. */
     bool (*fills)(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
     /* The optimizer's step, and what follows it until the next forward. */
     void (*step)(struct dtp_lowering *l);

@@ -461,7 +461,8 @@ static inline bool dtp_lower_rotates_rows(const struct dtp_lowering *l)
 }
 void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes);
 
-/* lower_adapters.c: which parts of a module are trained, bytes of all of them; a block's gets its adapters before. */
+/* lower_adapter_parts.c: which parts of a module are trained, bytes of all of them; a block's gets its adapters before.
+ */
 void dtp_lower_list_adapters(struct dtp_lowering *l);
 void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module *module);
 /* The layer at hand is the model's first, and nothing below it is trained. */

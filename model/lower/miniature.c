@@ -103,13 +103,15 @@ struct dtp_miniature_size dtp_miniature_size_of(const struct dtp_transformer *tr
 
 /* Where each micro-step reduces, the last one is as those between: two say what any number has live, or one, where all
  * state stands that parameters and gradients are kept in. State that is carried to the host goes another way in the
- * last. */
+ * last; where all stands, what the others carry passes in it as well, and more besides. */
 static uint32_t micro_steps_of(const struct dtp_plan *plan)
 {
-    bool alike = dtp_plan_reductions(plan) == plan->accumulate && plan->offload == DTP_OFFLOAD_NONE;
+    bool alike = dtp_plan_reductions(plan) == plan->accumulate, stands = dtp_plan_shards_params(plan);
     uint32_t most = MOST_MICRO_STEPS;
-    if (alike)
-        most = plan->runtime->counts_elements && dtp_plan_shards_params(plan) ? 1 : TWO_MICRO_STEPS;
+    if (alike && plan->runtime->counts_elements && stands)
+        most = 1;
+    else if (alike && plan->offload == DTP_OFFLOAD_NONE)
+        most = TWO_MICRO_STEPS;
     return plan->accumulate < most ? plan->accumulate : most;
 }
 
@@ -176,7 +178,7 @@ static size_t stretch(const struct dtp_live_runs *runs, size_t from)
 
 static bool same_kind(const struct dtp_live_run *a, const struct dtp_live_run *b)
 {
-    return a->shape == b->shape && a->micro_step == b->micro_step && a->fills == b->fills &&
+    return a->shape == b->shape && a->micro_step == b->micro_step && a->fills == b->fills && a->told == b->told &&
            (a->layer == DTP_NO_LAYER) == (b->layer == DTP_NO_LAYER);
 }
 
@@ -385,6 +387,7 @@ static void begin_whole(struct pair *pair)
 {
     pair->whole.count = 0;
     pair->whole.bucket = pair->large.bucket;
+    pair->whole.teller = pair->large.teller;
     pair->whole.standing = line_of_sums(&pair->small.standing, &pair->large.standing, pair->copies);
     pair->whole.pools_standing = line_of_pools(&pair->small.pools_standing, &pair->large.pools_standing, pair->copies);
 }

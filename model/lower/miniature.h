@@ -22,9 +22,11 @@
  * and where what comes in the whole step does not go again; then the larger one has all three.
  *
  * DeepSpeed's buckets end anywhere in a layer. Of ZeRO-1 and -2 the miniatures only say when gradients come, and what a
- * full bucket takes is added where the sum over all layers finds it full (program/live_runs.h).
+ * full bucket takes is added where the sum over all layers finds it full (program/live_runs.h). ZeRO-3 fetches five
+ * layers of LLaMA-7B ahead, so that miniatures with all that is different at the ends would be as long as the net: they
+ * tell when parameters are used and gradients made, and the sum moves what is fetched, kept and reduced.
  *
- * Where runs do not line up (what ZeRO-3 fetches ahead, buckets under a compressing hook of DDP), or where the net is
+ * Where runs do not line up (ZeRO++, buckets under a compressing hook of DDP), or where the net is
  * hardly larger than its miniatures, all layers are lowered, of many micro-steps again as few where the last of
  * them leaves nothing behind. So the answer is always that of the program. */
 #ifndef DTP_MINIATURE_H

@@ -17,15 +17,21 @@ void dtp_plan_derive_adapters(struct dtp_resolver *r)
     struct dtp_plan *p = r->plan;
     struct dtp_adapter_choice *a = &p->adapters;
     struct dtp_precision *d = &p->precision;
-    if (!a->rank)
+    if (!a->rank) {
+        d->autocast = false;
         return;
+    }
     enum dtp_dtype narrow = d->compute == DTP_TF32 ? DTP_FP32 : d->compute;
     if (a->dtype != DTP_FP32)
         a->dtype = narrow;
-    if (dtp_dtype_bytes(d->params) > dtp_dtype_bytes(narrow)) {
+    const bool mixed = dtp_dtype_bytes(d->params) > dtp_dtype_bytes(narrow);
+    d->autocast = dtp_plan_casts_to_adapters(p) && (d->autocast || mixed);
+    if (mixed) {
         d->params = d->master = narrow;
         d->moments = d->moments == DTP_INT8 ? d->moments : a->dtype == DTP_FP16 ? DTP_FP32 : a->dtype;
     }
+    if (dtp_plan_widens_adapters(p) && d->moments != DTP_INT8)
+        d->moments = a->dtype;
     d->reduce = a->dtype;
     if (a->base == DTP_BASE_NF4 && p->runtime->packs_scales)
         a->base = DTP_BASE_NF4_DOUBLE;
@@ -75,6 +81,10 @@ static void check_dora(struct dtp_resolver *r)
         dtp_plan_refuse(r, "dora", "compiled is not modelled; leave compile out");
     if (r->transformer->experts)
         dtp_plan_refuse(r, "dora", "with experts is not modelled; use a model without");
+    if (dtp_plan_widens_adapters(p))
+        dtp_plan_refuse(r, "dora",
+                        "with adapters that compute in fp32 (lora_dtype fp32 without autocast) is not modelled; leave "
+                        "lora_dtype out, or use precision bf16-mixed or fp16-mixed");
     if (p->adapters.base != DTP_BASE_NONE)
         dtp_plan_refuse(r, "dora", "of packed weights (base %s) is not modelled yet; use base none",
                         dtp_base_text(p->adapters.base));

@@ -18,6 +18,27 @@ bool dtp_plan_defends_results(const struct dtp_plan *plan)
     return dtp_plan_layers(plan)->defends_results && plan->adapters.base != DTP_BASE_NONE;
 }
 
+bool dtp_plan_casts_to_adapters(const struct dtp_plan *plan)
+{
+    return plan->adapters.rank && plan->adapters.dtype == DTP_FP32 && dtp_plan_layers(plan)->casts_to_adapters &&
+           dtp_plan_compute_bytes(plan) < 4;
+}
+
+bool dtp_plan_widens_adapters(const struct dtp_plan *plan)
+{
+    return dtp_plan_casts_to_adapters(plan) && !plan->precision.autocast;
+}
+
+enum dtp_dtype dtp_plan_adapter_dtype(const struct dtp_plan *plan)
+{
+    return dtp_plan_widens_adapters(plan) ? DTP_FP32 : plan->precision.compute;
+}
+
+unsigned dtp_plan_adapter_bytes(const struct dtp_plan *plan)
+{
+    return dtp_plan_widens_adapters(plan) ? 4 : dtp_plan_compute_bytes(plan);
+}
+
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
 /* The first word of a value is the one that is printed. */

@@ -71,6 +71,15 @@ struct dtp_adapter_choice {
 struct dtp_plan;
 struct dtp_cluster;
 struct dtp_resolver;
+/* fp32 adapters beside a computation in 16 bits, under a runtime whose linears cast what an adapter reads. Without
+ * autocast they compute in fp32: each linear casts, multiplies in fp32 (off the tensor cores: PyTorch allows no TF32 in
+ * matmuls unless asked), adds up in fp32 and casts the sum back; beside a packed matrix (peft's bnb.py, gptq.py:
+ * requires_conversion) it casts what B made back and scales and adds that. */
+bool dtp_plan_casts_to_adapters(const struct dtp_plan *plan);
+bool dtp_plan_widens_adapters(const struct dtp_plan *plan);
+/* What adapters compute in, and bytes of an element of that. */
+enum dtp_dtype dtp_plan_adapter_dtype(const struct dtp_plan *plan);
+unsigned dtp_plan_adapter_bytes(const struct dtp_plan *plan);
 /* The result of a packed matrix is copied before the adapter's is added to it. */
 bool dtp_plan_defends_results(const struct dtp_plan *plan);
 /* Which matrices of the kind are frozen, and the ranks beside them. */

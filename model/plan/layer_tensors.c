@@ -61,13 +61,14 @@ static bool trains(const struct dtp_layer_kind *kind, const struct dtp_layer_ope
     return false;
 }
 
-/* What an adapter reads is dropped out before, and the result of that is what stays (lower_adapters.c). */
+/* What an adapter reads is dropped out or cast before, and the result of that is what stays (lower_adapters.c). */
 static bool keeps_input(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
                         const struct dtp_layer_operator *op)
 {
+    const bool reads = plan->adapters.dropout <= 0 && !dtp_plan_widens_adapters(plan);
     for (int i = 0; i < kind->matrices; i++)
         if (op->makes & UINT64_C(1) << kind->matrix[i].result &&
-            (!kind->matrix[i].frozen || (kind->matrix[i].rank && plan->adapters.dropout <= 0)))
+            (!kind->matrix[i].frozen || (kind->matrix[i].rank && reads)))
             return true;
     return false;
 }

@@ -12,7 +12,13 @@
 /* The recipe of most training: fp32 parameters, bf16 compute. */
 #define BF16_MIXED                                                                                                     \
     {                                                                                                                  \
-        DTP_FP32, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false                                          \
+        DTP_FP32, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false, true                                    \
+    }
+
+/* Matmuls in fp8 of parameters kept in `params`. */
+#define FP8_MIXED(params, recipe, gathers)                                                                             \
+    {                                                                                                                  \
+        params, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, recipe, gathers, false                                          \
     }
 
 static const struct dtp_plan unchosen = {
@@ -220,17 +226,16 @@ bool dtp_checkpointing_parse(const char *text, struct dtp_plan *plan)
 
 static const struct recipe {
     const char *name;
-    struct dtp_precision precision; /* params, compute, reduce, master, moments, fp8_recipe, fp8_all_gather */
+    struct dtp_precision precision; /* params, compute, reduce, master, moments, fp8_recipe, fp8_all_gather, autocast */
 } recipes[] = {
-    {"fp32", {DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false}},
+    {"fp32", {DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false, false}},
     {"bf16-mixed", BF16_MIXED},
-    {"bf16", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP8_NONE, false}},
-    {"bf16-pure", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP8_NONE, false}},
-    {"fp16-mixed", {DTP_FP32, DTP_FP16, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false}},
+    {"bf16", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP8_NONE, false, false}},
+    {"bf16-pure", {DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP8_NONE, false, false}},
+    {"fp16-mixed", {DTP_FP32, DTP_FP16, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false, true}},
 #define DTP_FP8_RECIPE(suffix, word, precision, libraries, granularity, block, scale_bytes, bits, amax, narrow, fast,  \
                        gathers, parts, formats, words)                                                                 \
-    {precision,                                                                                                        \
-     {DTP_FP32, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_##suffix, DTP_FP8_##suffix == DTP_FP8_TENSORWISE}},
+    {precision, FP8_MIXED(DTP_FP32, DTP_FP8_##suffix, DTP_FP8_##suffix == DTP_FP8_TENSORWISE)},
 #include "base/fp8_recipe.def"
 };
 #define RECIPE_COUNT (sizeof recipes / sizeof *recipes)
@@ -242,15 +247,23 @@ static const struct master_form {
     bool only_form;
     struct dtp_precision precision;
 } master_forms[] = {
-    {"bf16-mixed", false, {DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false}},
-    {"bf16-mixed", false, {DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false}},
-    {"fp16-mixed", true, {DTP_FP16, DTP_FP16, DTP_FP16, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false}},
+    {"bf16-mixed", false, {DTP_BF16, DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false, false}},
+    {"bf16-mixed", false, {DTP_BF16, DTP_BF16, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false, false}},
+    {"fp16-mixed", true, {DTP_FP16, DTP_FP16, DTP_FP16, DTP_FP32, DTP_FP32, DTP_FP8_NONE, false, false}},
 #define DTP_FP8_RECIPE(suffix, word, precision, libraries, granularity, block, scale_bytes, bits, amax, narrow, fast,  \
                        gathers, parts, formats, words)                                                                 \
-    {precision, true, {DTP_BF16, DTP_FP8, DTP_FP32, DTP_FP32, DTP_FP32, DTP_FP8_##suffix, false}},
+    {precision, true, FP8_MIXED(DTP_BF16, DTP_FP8_##suffix, false)},
 #include "base/fp8_recipe.def"
 };
 #define MASTER_FORM_COUNT (sizeof master_forms / sizeof *master_forms)
+
+/* What the mixed recipes become beside fp32 adapters, which are as wide without autocast, where that tells them from
+ * others. */
+static const struct recipe adapted_forms[] = {
+    {"bf16-mixed", {DTP_BF16, DTP_BF16, DTP_FP32, DTP_BF16, DTP_FP32, DTP_FP8_NONE, false, true}},
+    {"fp16-mixed", {DTP_FP16, DTP_FP16, DTP_FP32, DTP_FP16, DTP_FP32, DTP_FP8_NONE, false, true}},
+};
+#define ADAPTED_FORM_COUNT (sizeof adapted_forms / sizeof *adapted_forms)
 
 bool dtp_precision_recipe(const char *name, struct dtp_precision *out)
 {
@@ -281,6 +294,9 @@ const char *dtp_precision_name(const struct dtp_precision *precision)
     for (size_t i = 0; i < MASTER_FORM_COUNT; i++)
         if (same_precision(&plain, &master_forms[i].precision))
             return master_forms[i].name;
+    for (size_t i = 0; plain.autocast && i < ADAPTED_FORM_COUNT; i++)
+        if (same_precision(&plain, &adapted_forms[i].precision))
+            return adapted_forms[i].name;
     return "custom";
 }
 

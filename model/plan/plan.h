@@ -98,6 +98,8 @@ struct dtp_precision {
     enum dtp_dtype moments;
     enum dtp_fp8_recipe fp8_recipe; /* of fp8 compute, else none */
     bool fp8_all_gather;            /* FSDP2 float8 all-gather (tensorwise only) */
+    bool autocast;                  /* the recipe is a mixed one; resolved: kept where formats no longer say so, of fp32
+                                       adapters beside a base in 16 bits (dtp_plan_widens_adapters) */
 };
 
 /* What one runtime alone reads: a field for each of its keys, whose rows say what they are (plan_keys.def). */
@@ -187,7 +189,8 @@ struct dtp_plan dtp_plan_unchosen(void);
  * DeepSpeed and Megatron keep 16-bit parameters and an fp32 master in the optimizer, so there the mixed recipes mean
  * parameters and compute in 16 bits, master and moments in fp32, and gradients in what the runtime defaults to:
  * DeepSpeed the parameters' dtype, Megatron fp32 for bf16 and fp16 for fp16. dtp_precision_for_runtime makes that
- * change (and none to any other precision); dtp_plan_resolve calls it. */
+ * change (and none to any other precision); dtp_plan_resolve calls it. With adapters the base is in 16 bits, too
+ * (dtp_plan_derive_adapters). */
 bool dtp_precision_recipe(const char *name, struct dtp_precision *out);
 void dtp_precision_for_runtime(struct dtp_precision *precision, const struct dtp_runtime *runtime);
 /* The name of a recipe in either form; else "custom". */

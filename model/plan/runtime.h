@@ -67,6 +67,8 @@ struct dtp_runtime {
                                   (enable_input_require_grads of Transformers) */
     bool defends_results;      /* the result of a packed matrix is copied before an adapter's is added to it
                                   (result.clone() of peft's tuners/lora/bnb.py and gptq.py) */
+    bool casts_to_adapters;    /* a linear casts what its adapter reads to the adapter's dtype
+                                  (x.to(lora_A.weight.dtype) of peft's tuners/lora/layer.py) */
     bool copies_trained;       /* whole modules that are trained are copies, beside which the frozen ones stand
                                   (ModulesToSaveWrapper of peft's utils/other.py) */
     bool packs_scales;         /* 4-bit weights have packed scales always (torchao) */

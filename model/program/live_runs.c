@@ -21,6 +21,8 @@ struct dtp_live_run *dtp_live_runs_add(struct dtp_live_runs *runs)
 void dtp_live_runs_release(struct dtp_live_runs *runs)
 {
     free(runs->run);
+    if (runs->fills)
+        free(runs->teller.context);
     *runs = (struct dtp_live_runs){.run = NULL};
 }
 
@@ -73,6 +75,8 @@ static inline bool move(const struct dtp_buffer *buffer, enum dtp_access mark, i
     if (buffer->space != DTP_SPACE_DEVICE || !buffer->bytes)
         return false;
     add(&run->net, &run->pools_net, buffer, sign);
+    run->owners |= 1u << buffer->owner;
+    run->pools |= 1u << buffer->pool;
     if (sign > 0) {
         keep_larger(run->net.bytes[buffer->owner], &run->most[buffer->owner]);
         keep_larger(run->pools_net.bytes[buffer->pool], &run->pools_most.bytes[buffer->pool]);
@@ -119,6 +123,24 @@ static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_
                                      .micro_step = op->micro_step};
     runs->coming = 0;
     return run;
+}
+
+bool dtp_live_runs_tell(struct dtp_live_runs *runs, uint8_t what, uint16_t layer, uint16_t micro_step)
+{
+    struct dtp_live_run *last = runs->count ? &runs->run[runs->count - 1] : NULL;
+    const unsigned bits = 8, full = bits * (DTP_LIVE_TOLD - 1);
+    bool joins =
+        last && last->layer == layer && last->micro_step == micro_step && !last->moves && !(last->told >> full);
+    struct dtp_live_run *run = joins ? last : dtp_live_runs_add(runs);
+    if (!run)
+        return false;
+    if (!joins)
+        *run = (struct dtp_live_run){.phase = runs->phase, .layer = layer, .micro_step = micro_step};
+    unsigned shift = 0;
+    while (run->told >> shift & UINT8_MAX)
+        shift += bits;
+    run->told |= (uint64_t)what << shift;
+    return true;
 }
 
 static bool read_op(void *context, const struct dtp_new_op *op, const struct dtp_operand *operands,
@@ -196,16 +218,28 @@ static void keep_phase(const struct dtp_live_sum *base, const struct dtp_live_su
         out->phase_bytes[phase][owner] = (uint64_t)(base->bytes[owner] + full->bytes[owner]);
 }
 
+/* The lowest of a set, which is not empty. */
+static int first_of(uint32_t set)
+{
+    return __builtin_ctz(set);
+}
+
+static uint64_t larger(uint64_t most, int64_t bytes)
+{
+    return (uint64_t)bytes > most ? (uint64_t)bytes : most;
+}
+
+/* Of those that it moves: what others have stands since it came. */
 static void keep_most(const struct dtp_live_sum *base, const struct dtp_live_pools *pools,
                       const struct dtp_live_run *run, struct dtp_live_bytes *out)
 {
-    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++) {
-        uint64_t bytes = (uint64_t)(base->bytes[owner] + run->most[owner]);
-        out->most_bytes[owner] = bytes > out->most_bytes[owner] ? bytes : out->most_bytes[owner];
+    for (uint32_t left = run->owners; left; left &= left - 1) {
+        int owner = first_of(left);
+        out->most_bytes[owner] = larger(out->most_bytes[owner], base->bytes[owner] + run->most[owner]);
     }
-    for (int pool = 0; pool < DTP_STREAM_COUNT; pool++) {
-        uint64_t bytes = (uint64_t)(pools->bytes[pool] + run->pools_most.bytes[pool]);
-        out->pool_bytes[pool] = bytes > out->pool_bytes[pool] ? bytes : out->pool_bytes[pool];
+    for (uint32_t left = run->pools; left; left &= left - 1) {
+        int pool = first_of(left);
+        out->pool_bytes[pool] = larger(out->pool_bytes[pool], pools->bytes[pool] + run->pools_most.bytes[pool]);
     }
 }
 
@@ -218,36 +252,40 @@ static void keep_standing(const struct dtp_live_runs *runs, struct dtp_live_byte
 }
 
 /* Where the sum stands. */
-struct walk {
+struct dtp_live_walk {
     uint64_t half; /* layers below which backward is late */
     struct dtp_live_bytes *out;
     struct dtp_live_sum now;
     struct dtp_live_pools pools;
-    enum dtp_phase before;
+    enum dtp_phase of, before; /* of the run at hand, by marks; of the operations so far */
     bool late;
+    const struct dtp_live_teller *teller;
     const struct dtp_live_bucket *bucket;
     uint64_t filled; /* elements in the bucket */
     bool kept;       /* it was reduced before */
 };
 
 static const struct dtp_live_run nothing;
+static const struct dtp_live_run nothing_of_all = {.owners = (1u << DTP_OWNER_COUNT) - 1,
+                                                   .pools = (1u << DTP_STREAM_COUNT) - 1};
 
 /* The run leaves `times` what it leaves once. */
-static void leave(struct walk *walk, const struct dtp_live_run *run, int64_t times)
+static void leave(struct dtp_live_walk *walk, const struct dtp_live_run *run, int64_t times)
 {
-    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-        walk->now.bytes[owner] += times * run->net.bytes[owner];
+    for (uint32_t left = run->owners; left; left &= left - 1)
+        walk->now.bytes[first_of(left)] += times * run->net.bytes[first_of(left)];
     walk->now.total_bytes += times * run->net.total_bytes;
-    for (int pool = 0; pool < DTP_STREAM_COUNT; pool++)
-        walk->pools.bytes[pool] += times * run->pools_net.bytes[pool];
+    for (uint32_t left = run->pools; left; left &= left - 1)
+        walk->pools.bytes[first_of(left)] += times * run->pools_net.bytes[first_of(left)];
 }
 
 /* What is in the bucket is copied, reduced and let go. */
-static void reduce(struct walk *walk)
+static void reduce(struct dtp_live_walk *walk)
 {
     const struct dtp_live_bucket *bucket = walk->bucket;
     int64_t copy = (int64_t)(walk->filled * bucket->element_bytes), kept = walk->kept ? 0 : bucket->kept_bytes;
-    struct dtp_live_run run = {.moves = true};
+    struct dtp_live_run run = {
+        .moves = true, .owners = 1u << DTP_OWNER_GRADS | 1u << DTP_OWNER_REDUCE, .pools = 1u << bucket->pool};
     run.net.bytes[DTP_OWNER_GRADS] = run.net.total_bytes = kept;
     run.full.bytes[DTP_OWNER_GRADS] = run.most[DTP_OWNER_GRADS] = kept;
     run.full.bytes[DTP_OWNER_REDUCE] = run.most[DTP_OWNER_REDUCE] = copy;
@@ -260,7 +298,7 @@ static void reduce(struct walk *walk)
     walk->kept = true;
 }
 
-static void fill(struct walk *walk, uint64_t elements)
+static void fill(struct dtp_live_walk *walk, uint64_t elements)
 {
     bool flush = elements == DTP_LIVE_FLUSH;
     if (walk->filled && (flush || walk->filled + elements > walk->bucket->elements))
@@ -268,26 +306,68 @@ static void fill(struct walk *walk, uint64_t elements)
     walk->filled += flush ? 0 : elements;
 }
 
-static void add_run(struct walk *walk, const struct dtp_live_run *run, int64_t layer)
+static void stand(struct dtp_live_walk *walk, bool begins, uint64_t layer)
 {
-    bool backward = run->phase == DTP_PHASE_EARLY_BACKWARD;
-    walk->late = backward && ((walk->late && !run->begins) || layer < (int64_t)walk->half);
-    enum dtp_phase phase = walk->late ? DTP_PHASE_LATE_BACKWARD : run->phase;
+    bool backward = walk->of == DTP_PHASE_EARLY_BACKWARD;
+    walk->late = backward && ((walk->late && !begins) || layer < walk->half);
+    enum dtp_phase phase = walk->late ? DTP_PHASE_LATE_BACKWARD : walk->of;
     if (phase != walk->before) /* what the phase before it left stands while its first operation reads it */
         keep_phase(&walk->now, &nothing.full, phase, walk->out);
     walk->before = phase;
+}
+
+void dtp_live_stand(struct dtp_live_walk *walk, uint64_t layer)
+{
+    stand(walk, false, layer);
+}
+
+void dtp_live_come(struct dtp_live_walk *walk, enum dtp_owner owner, enum dtp_stream pool, uint64_t bytes)
+{
+    struct dtp_live_bytes *out = walk->out;
+    walk->now.bytes[owner] += (int64_t)bytes;
+    walk->now.total_bytes += (int64_t)bytes;
+    walk->pools.bytes[pool] += (int64_t)bytes;
+    out->most_bytes[owner] = larger(out->most_bytes[owner], walk->now.bytes[owner]);
+    out->pool_bytes[pool] = larger(out->pool_bytes[pool], walk->pools.bytes[pool]);
+    keep_phase(&walk->now, &nothing.full, walk->before, out);
+}
+
+void dtp_live_go(struct dtp_live_walk *walk, enum dtp_owner owner, enum dtp_stream pool, uint64_t bytes)
+{
+    walk->now.bytes[owner] -= (int64_t)bytes;
+    walk->now.total_bytes -= (int64_t)bytes;
+    walk->pools.bytes[pool] -= (int64_t)bytes;
+}
+
+/* What was told is of the run's layer, but for operations that say another. */
+static void say(struct dtp_live_walk *walk, const struct dtp_live_run *run, uint64_t layer)
+{
+    const struct dtp_live_teller *teller = walk->teller;
+    for (uint64_t told = run->told; told; told >>= 8)
+        teller->said(teller->context, (uint8_t)told, layer, run->micro_step, walk);
+}
+
+static void add_run(struct dtp_live_walk *walk, const struct dtp_live_run *run, int64_t layer)
+{
+    walk->of = run->phase;
+    if (run->begins || !run->told)
+        stand(walk, run->begins, (uint64_t)layer);
+    if (run->told) {
+        say(walk, run, (uint64_t)layer);
+        stand(walk, false, (uint64_t)layer);
+    }
     if (run->fills)
         fill(walk, run->fills);
     if (!run->moves)
         return;
-    keep_phase(&walk->now, &run->full, phase, walk->out);
+    keep_phase(&walk->now, &run->full, walk->before, walk->out);
     keep_most(&walk->now, &walk->pools, run, walk->out);
     leave(walk, run, 1);
 }
 
 /* The repetition of the stretch in which the first of its runs comes to the lower half of the net; one that it does not
  * have where none does. */
-static int64_t turn_of(const struct walk *walk, const struct dtp_live_run *run)
+static int64_t turn_of(const struct dtp_live_walk *walk, const struct dtp_live_run *run)
 {
     int64_t first = (int64_t)run->again + 1;
     for (uint32_t i = 0; i < run->stretch; i++) {
@@ -301,15 +381,15 @@ static int64_t turn_of(const struct walk *walk, const struct dtp_live_run *run)
 static bool fills(const struct dtp_live_run *run)
 {
     for (uint32_t i = 0; i < run->stretch; i++)
-        if (run[i].fills)
+        if (run[i].fills || run[i].told)
             return true;
     return false;
 }
 
 /* From one repetition to the next every sum grows or falls by the same bytes. So within a phase it is largest in the
  * first or in the last, and the first of equal ones is among these two: only they and those around the turn from early
- * to late backward are looked at; all of them where a bucket is full in any. */
-static void add_stretch(struct walk *walk, const struct dtp_live_run *run)
+ * to late backward are looked at; all of them where a bucket is full in any, or something is told. */
+static void add_stretch(struct dtp_live_walk *walk, const struct dtp_live_run *run)
 {
     int64_t last = run->again, turn = turn_of(walk, run);
     const bool all = fills(run);
@@ -329,15 +409,16 @@ static void add_stretch(struct walk *walk, const struct dtp_live_run *run)
 
 void dtp_live_bytes_sum(const struct dtp_live_runs *runs, uint64_t layers, struct dtp_live_bytes *out)
 {
-    struct walk walk = {.half = dtp_live_runs_half(layers),
-                        .out = out,
-                        .now = runs->standing,
-                        .pools = runs->pools_standing,
-                        .bucket = &runs->bucket,
-                        .before = DTP_PHASE_FORWARD_END};
+    struct dtp_live_walk walk = {.half = dtp_live_runs_half(layers),
+                                 .out = out,
+                                 .now = runs->standing,
+                                 .pools = runs->pools_standing,
+                                 .teller = &runs->teller,
+                                 .bucket = &runs->bucket,
+                                 .before = DTP_PHASE_FORWARD_END};
     *out = (struct dtp_live_bytes){.peak_phase = (enum dtp_phase)0};
     keep_phase(&walk.now, &nothing.full, DTP_PHASE_FORWARD_END, out);
-    keep_most(&walk.now, &walk.pools, &nothing, out);
+    keep_most(&walk.now, &walk.pools, &nothing_of_all, out);
     keep_standing(runs, out);
     for (size_t i = 0; i < runs->count; i += runs->run[i].stretch ? runs->run[i].stretch : 1)
         if (runs->run[i].stretch)

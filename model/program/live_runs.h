@@ -33,14 +33,27 @@ struct dtp_live_bucket {
 };
 #define DTP_LIVE_FLUSH UINT64_MAX
 
+/* What comes and goes in a way of a runtime's own, which is no layer's as another's: parameters that are fetched as far
+ * ahead as there is room. A step of few layers makes none of it, but tells when something happens that decides it, by a
+ * byte of the runtime's own choice. The sum over all layers says the bytes again, in their order, to who moves them. */
+struct dtp_live_walk; /* opaque: where the sum stands */
+struct dtp_live_teller {
+    /* `layer`: of the net, or DTP_NO_LAYER. Moves by the functions at the end of this header. */
+    void (*said)(void *context, uint8_t what, uint64_t layer, uint32_t micro_step, struct dtp_live_walk *walk);
+    void *context; /* one piece of malloc's, which dtp_live_runs_release frees where it was asked for; or NULL */
+};
+#define DTP_LIVE_TOLD 8u /* that a run begins with, at most: bytes of an uint64_t, the first the lowest */
+
 struct dtp_live_run {
     uint64_t shape; /* hash of what its operations allocate and free in which order, sizes and how many of a kind follow
                        each other apart: of one layer and of all, an optimizer's lists of tensors have the same */
     uint64_t last_move; /* what it allocated or freed last, as `shape` has it */
     uint64_t fills;     /* elements that come into the bucket as it begins; 0: none do, DTP_LIVE_FLUSH: what is in it is
                            reduced */
+    uint64_t told;      /* what the runtime tells as it begins; behind its mark, where it has one. 0: nothing */
     bool begins;        /* it begins with the mark of a phase */
     bool moves;         /* it allocates or frees; else all sums are 0 */
+    uint32_t owners, pools; /* whose bytes it moves, as bits */
     enum dtp_phase phase;
     uint16_t layer, micro_step;
     uint32_t stretch; /* 0, or with this run begin so many that follow each other `again` times more, each time */
@@ -65,6 +78,7 @@ struct dtp_live_runs {
     uint64_t fills; /* asked for: a runtime that has a bucket says when it is filled, in a step that stands for one of
                        so many layers; what ranks have equal parts of is the latter's, for parts are rounded. 0: no */
     struct dtp_live_bucket bucket; /* said by the runtime */
+    struct dtp_live_teller teller; /* the same, of what is told */
     uint64_t coming;               /* what the next operation begins a run with */
     bool overfull;                 /* a gradient is larger than the bucket: nothing that the sum knows */
 };
@@ -75,6 +89,8 @@ static inline void dtp_live_runs_fill(struct dtp_live_runs *runs, uint64_t eleme
     runs->coming = elements;
     runs->overfull |= elements != DTP_LIVE_FLUSH && elements > runs->bucket.elements;
 }
+/* Behind the operations so far, of a layer or of DTP_NO_LAYER: `what` is not 0. False: no memory. */
+bool dtp_live_runs_tell(struct dtp_live_runs *runs, uint8_t what, uint16_t layer, uint16_t micro_step);
 /* Layers below which backward is late. */
 static inline uint64_t dtp_live_runs_half(uint64_t layers)
 {
@@ -105,5 +121,9 @@ struct dtp_live_bytes {
 
 /* Adds the runs up. `layers` of the net: backward is late from its lower half on. */
 void dtp_live_bytes_sum(const struct dtp_live_runs *runs, uint64_t layers, struct dtp_live_bytes *out);
+/* For a teller: the operations that follow are of a layer, or of DTP_NO_LAYER; bytes come; bytes go. */
+void dtp_live_stand(struct dtp_live_walk *walk, uint64_t layer);
+void dtp_live_come(struct dtp_live_walk *walk, enum dtp_owner owner, enum dtp_stream pool, uint64_t bytes);
+void dtp_live_go(struct dtp_live_walk *walk, enum dtp_owner owner, enum dtp_stream pool, uint64_t bytes);
 
 #endif

@@ -195,12 +195,14 @@ static const char *noted_targets(const char *notes)
     return NULL;
 }
 
-/* Where neither the recipe nor notes say that adapters are in 16 bits, peft makes them fp32 beside a 16-bit base
- * (autocast_adapter_dtype of get_peft_model, true by default). */
-static bool narrow_adapters(const struct dtp_run *run)
+/* Where notes do not say that adapters are in 16 bits, peft makes them fp32 beside a 16-bit base, under autocast or not
+ * (autocast_adapter_dtype of get_peft_model, true by default); others' recipe may say that all is in 16 bits. */
+static bool narrow_adapters(const struct writer *w)
 {
+    const struct dtp_run *run = w->run;
     const char *strategy = run->strategy_key; /* DeepSpeed casts the whole model */
-    return strstr(run->notes, "adapters stored in bf16") || strstr(run->precision_recipe, "pure") ||
+    return strstr(run->notes, "adapters stored in bf16") ||
+           (strstr(run->precision_recipe, "pure") && strcmp(w->framework->runtime, "peft") != 0) ||
            strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0;
 }
 
@@ -247,7 +249,7 @@ static void write_adapters(struct writer *w)
     if (strstr(run->notes, "embedding and output layer trained"))
         set_switch(w, "train_ends", true);
     set_text(w, "lora_targets", targets);
-    if (!narrow_adapters(run) && strcmp(w->framework->runtime, "deepspeed") != 0)
+    if (!narrow_adapters(w) && strcmp(w->framework->runtime, "deepspeed") != 0)
         set_text(w, "lora_dtype", "fp32");
     /* fms-acceleration's plugin packs scales of bitsandbytes' 4 bits (framework_plugin_bnb.py) */
     if (*base)

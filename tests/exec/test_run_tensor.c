@@ -150,6 +150,31 @@ static void test_overlap_changes_no_bit(void **state)
     remove_all(folder("run"));
 }
 
+/* In chunks a rank has other rows, so that sums over them are made in another order: it learns what one rank learns, in
+ * every kind of block and strategy, with rows made again and a backward that is split. */
+static void test_chunks_learn_as_one_rank(void **state)
+{
+    static const char *const plans[] = {
+        "gpus=2 tp=2 accumulate=4 tp_overlap=true tp_chunks=2",
+        "gpus=2 tp=2 accumulate=4 tp_overlap=true tp_chunks=4 checkpointing=full",
+        "gpus=4 tp=4 accumulate=4 tp_overlap=true tp_chunks=2 checkpointing=selective",
+        "gpus=8 tp=2 strategy=full_shard tp_overlap=true tp_chunks=2",
+        "gpus=4 tp=2 pp=2 accumulate=4 schedule=1f1b tp_overlap=true tp_chunks=4",
+        "gpus=4 tp=2 pp=2 accumulate=4 schedule=zb-h1 tp_overlap=true tp_chunks=2",
+    };
+    struct run_result one;
+    (void)state;
+    train(MODEL "accumulate=4 gpus=1", "one", &one);
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+        learns_as_one(MODEL, plans[i], &one, "one", false);
+    train(TIED "gpus=1", "one", &one);
+    learns_as_one(TIED, "gpus=2 tp=2 tp_overlap=true tp_chunks=4", &one, "one", false);
+    train(TIED "gpus=1 gelu_epilogue=true parallel_block=two_norms", "one", &one);
+    learns_as_one(TIED, "gpus=4 tp=4 gelu_epilogue=true parallel_block=two_norms tp_overlap=true tp_chunks=2", &one,
+                  "one", false);
+    remove_all(folder("one"));
+}
+
 /* bf16 rounds sums of two ranks' terms elsewhere: as far from one rank's as bf16 is from fp32. */
 static void test_bf16(void **state)
 {
@@ -191,6 +216,8 @@ static void test_refusals(void **state)
         {"gpus=2 tp=2 optimizer=adam8bit", "optimizer", "leave it out"},
         {"gpus=2 tp=2 qk_norm=true qk_norm_wide=true", "tp", "qk_norm_wide"},
         {"gpus=2 tp=2 kv_latent=16 rope_head_dim=8 value_head_dim=8 head_dim=16 kv_heads=4", "tp", "latent attention"},
+        {"gpus=2 tp=2 tp_chunks=2", "tp_chunks", "tp above 1 with tp_overlap"},
+        {"gpus=2 tp=2 tp_overlap=true tp_chunks=3", "tp_chunks", "do not divide the 8 tokens"},
         {"gpus=4 tp=4 vocab=9", "tp", "none of 9 tokens"}};
     (void)state;
     are_refused(MODEL, refused, sizeof refused / sizeof *refused);
@@ -220,6 +247,7 @@ int main(void)
                                        cmocka_unit_test(test_tied_embeddings),
                                        cmocka_unit_test(test_blocks_of_every_order),
                                        cmocka_unit_test(test_overlap_changes_no_bit),
+                                       cmocka_unit_test(test_chunks_learn_as_one_rank),
                                        cmocka_unit_test(test_bf16),
                                        cmocka_unit_test(test_checkpoints_of_any_layout),
                                        cmocka_unit_test(test_refusals),

@@ -330,7 +330,7 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     X(shared_expert_ffn) X(shared_expert_gate) X(dense_layers) X(expert_layer_step) X(router) X(router_scale) \
     X(router_bias) X(expert_bias) X(expert_groups) X(groups_per_token) X(expert_room) X(etp) \
     X(activation_fp8_input_store) X(shared_expert_overlap) X(chunked_attention) X(attention_sinks) \
-    X(router_on_input) X(cp_chunks) \
+    X(router_on_input) X(cp_chunks) X(tp_chunks) \
     X(q_latent) X(kv_latent) X(rope_head_dim) X(value_head_dim) X(mtp_layers) X(bf16_first_layers) \
     X(bf16_last_layers) X(bf16_linears)
 /* clang-format on */

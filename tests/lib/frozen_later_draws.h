@@ -1,5 +1,5 @@
 /* Of frozen jobs, rows of FROZEN_DRAWS (frozen_jobs.h) for jobs that came last: Megatron's models with experts, and
- * communication hooks of our executor, DeepSpeed's models with experts. */
+ * communication hooks of our executor, DeepSpeed's models with experts, adapters in fp32 under runtime peft. */
 #ifndef TEST_FROZEN_LATER_DRAWS_H
 #define TEST_FROZEN_LATER_DRAWS_H
 
@@ -51,6 +51,7 @@
     X(offload, SLOTTED, 1, "none")                                                                                     \
     X(megatron_layers, SLOTTED, 1, "false")                                                                            \
     X(transformers_layers, SLOTTED, 1, "false")                                                                        \
-    X(bf16_optimizer, SLOTTED, 1, "false")
+    X(bf16_optimizer, SLOTTED, 1, "false")                                                                             \
+    X(lora_dtype, PEFT, 2, "fp32")
 
 #endif

@@ -88,9 +88,89 @@ static void test_dora_keeps(void **state)
     dtp_program_destroy(program);
 }
 
+/* Bytes that operations of these names move. */
+static double moved_bytes(const struct dtp_program *program, const char *const *names, size_t count)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    double bytes = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        for (size_t name = 0; name < count; name++)
+            bytes += strcmp(ops[i].name, names[name]) == 0 ? ops[i].demand->bytes : 0;
+    return bytes;
+}
+
+/* Runtime peft without autocast, q and v (4096 x 4096, rank 16) in fp32 beside a 16-bit base: 64 linears of T = 512
+ * tokens. Of each keeps a cast of x in 4 bytes and x A^T of 16; with dropout what that made, and a mask. An element
+ * moves forward: x cast 2 + 4; s wide 4 + 4, the sum 2 + 4 + 4, cast back 4 + 2. Backward: g cast 2 + 4 and for W back
+ * 4 + 2, s g 4 + 4; x's gradient cast 4 + 2. Dropout 4 + 4 + 1 each way. Six products of each are in fp32, none under
+ * autocast, where nothing is cast. Beside packed matrices B's result is cast back, 6, scaled 4, y copied 4, added 6;
+ * backward s g 4, cast 6. */
+static void test_wide(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"input of an adapter",     "dropout",         "scaled adapter", "adapter",
+                                        "gradient for an adapter", "scaled gradient", "of an adapter"};
+    static const struct {
+        const char *precision;
+        double dropout;
+        enum dtp_base base;
+        double element;
+        uint64_t kept, low;
+        int wide;
+    } ways[] = {{"bf16-pure", 0, DTP_BASE_NONE, 6 + 24 + 20 + 6, 4, 4, 6},
+                {"bf16-pure", 0.1, DTP_BASE_NONE, 6 + 24 + 20 + 6 + 18, 0, 4, 6},
+                {"bf16-pure", 0, DTP_BASE_NF4, 6 + 20 + 10 + 6, 4, 4, 6},
+                {"bf16-mixed", 0, DTP_BASE_NONE, 4 + 6 + 4, 0, 2, 0}};
+    struct dtp_transformer t = dtp_transformer_default();
+    struct dtp_cluster one = test_cluster(test_h200(), 1, 1);
+    t.layers = 32, t.hidden = 4096, t.heads = t.kv_heads = 32, t.head_dim = 128, t.ffn = 11008, t.vocab = 128256;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct dtp_plan plan = dtp_plan_default();
+        struct dtp_program *program;
+        const uint64_t linears = 64, elements = 512 * 4096 * linears;
+        int wide = 0;
+        plan.runtime = &dtp_runtime_peft, plan.strategy = DTP_DDP, plan.sequence = 512;
+        plan.checkpointing = DTP_CHECKPOINT_NONE, plan.adapters.rank = 16, plan.adapters.dtype = DTP_FP32;
+        plan.adapters.targets = 1u << DTP_TARGET_Q | 1u << DTP_TARGET_V;
+        plan.adapters.dropout = ways[i].dropout, plan.adapters.base = ways[i].base;
+        assert_true(dtp_precision_recipe(ways[i].precision, &plan.precision));
+        assert_int_equal(dtp_plan_resolve(&plan, &t, &one, NULL), DTP_OK);
+        assert_int_equal(dtp_plan_resolve(&plan, &t, &one, NULL), DTP_OK); /* once more is the same */
+        assert_int_equal(plan.precision.moments, DTP_FP32);
+        assert_int_equal(dtp_lower(&t, &one, &plan, 0, &program, NULL), DTP_OK);
+        for (size_t op = 0; op < dtp_program_op_count(program); op++)
+            wide += dtp_program_ops(program)[op].kind == DTP_OP_MATMUL &&
+                    dtp_program_ops(program)[op].demand->dtype == DTP_FP32;
+        assert_int_equal(wide, ways[i].wide * (int)linears);
+        assert_int_equal(bytes_at_peak(program, "cast input of an adapter"), ways[i].kept * elements);
+        assert_int_equal(bytes_at_peak(program, "input of an adapter and its mask"),
+                         ways[i].dropout > 0 ? 5 * elements : 0);
+        assert_int_equal(bytes_at_peak(program, "x A"), ways[i].low * 16 * 512 * linears);
+        assert_true(moved_bytes(program, names, sizeof names / sizeof *names) == ways[i].element * (double)elements);
+        dtp_program_destroy(program);
+    }
+}
+
+/* DoRA's are counted in the dtype of the computation alone. */
+static void test_wide_refused(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = dtp_transformer_default();
+    struct dtp_cluster one = test_cluster(test_h200(), 1, 1);
+    t.layers = 2, t.hidden = 4096, t.heads = t.kv_heads = 32, t.head_dim = 128, t.ffn = 11008, t.vocab = 32000;
+    for (int narrow = 0; narrow < 2; narrow++) {
+        struct dtp_plan plan = dtp_plan_default();
+        plan.runtime = &dtp_runtime_peft, plan.strategy = DTP_DDP, plan.checkpointing = DTP_CHECKPOINT_NONE;
+        plan.adapters.rank = 16, plan.adapters.dora = true, plan.adapters.dtype = narrow ? DTP_BF16 : DTP_FP32;
+        assert_true(dtp_precision_recipe("bf16-pure", &plan.precision));
+        assert_int_equal(dtp_plan_resolve(&plan, &t, &one, NULL), narrow ? DTP_OK : DTP_BAD_INPUT);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_selective_attention_keeps),
-                                       cmocka_unit_test(test_dora_keeps)};
+                                       cmocka_unit_test(test_dora_keeps), cmocka_unit_test(test_wide),
+                                       cmocka_unit_test(test_wide_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

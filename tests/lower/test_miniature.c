@@ -189,6 +189,42 @@ static void test_buckets(void **state)
     assert_true(draws_reach(tally.large_in_miniature, tally.large, 60));
 }
 
+/* A number of the magnitude that some parts of a layer to many layers have. */
+static uint64_t random_elements(void)
+{
+    return (UINT64_C(1) << (16 + random_below(16))) + random_below(1u << 16);
+}
+
+/* ZeRO-3, whose fetches run ahead as far as there is room: to the byte, with windows of parts of a layer and of more
+ * than the net, none at all, tensors that persist, state on the host, adapters alone trained. */
+static void test_fetches(void **state)
+{
+    (void)state;
+    static const enum dtp_offload offloads[] = {DTP_OFFLOAD_NONE, DTP_OFFLOAD_OPTIMIZER, DTP_OFFLOAD_PARAMS,
+                                                DTP_OFFLOAD_NVME};
+    random_seed();
+    struct tally tally = {0};
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        assert_true(random_job(&job));
+        ask_of_deepspeed(&job, DTP_ZERO3, offloads[random_below(4)]);
+        struct dtp_deepspeed_plan *d = &job.plan.deepspeed;
+        d->bf16_optimizer = false;
+        d->reduce_bucket_size = random_elements() << 4;
+        d->stage3_prefetch_bucket_size = random_elements(), d->stage3_max_live_parameters = random_elements() << 2;
+        d->stage3_max_reuse_distance = random_elements() << 2;
+        d->stage3_param_persistence_threshold = random_below(2) ? 100000 : random_elements();
+        job.plan.prefetch = random_below(6) > 0;
+        job.plan.adapters.rank = random_below(4) ? 0 : 16;
+        job.plan.accumulate = 1 + (uint32_t)random_below(4);
+        if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) == DTP_OK)
+            check_job(&job, &tally);
+    }
+    print_tally("fetches", &tally);
+    assert_int_equal(tally.exact, tally.plans);
+    assert_true(draws_reach(tally.large_in_miniature, tally.large, 50));
+}
+
 /* DeepSpeed's over more micro-steps than are looked at. */
 static void test_many_micro_steps(void **state)
 {
@@ -235,7 +271,9 @@ static void test_how_many_micro_steps(void **state)
         enum dtp_strategy strategy;
         bool sync;
         uint32_t lowered;
+        enum dtp_offload offload;
     } rows[] = {{&dtp_runtime_deepspeed, DTP_ZERO3, false, 1},
+                {&dtp_runtime_deepspeed, DTP_ZERO3, false, 1, DTP_OFFLOAD_PARAMS},
                 {&dtp_runtime_deepspeed, DTP_ZERO2, false, 2},
                 {&dtp_runtime_deepspeed, DTP_ZERO1, false, 3},
                 {&dtp_runtime_torch, DTP_FULL_SHARD, true, 2},
@@ -249,6 +287,7 @@ static void test_how_many_micro_steps(void **state)
         struct dtp_miniature miniature;
         struct tally tally = {0};
         job.plan.runtime = rows[i].runtime, job.plan.strategy = rows[i].strategy;
+        job.plan.offload = rows[i].offload;
         job.plan.accumulate = 16, job.plan.accumulate_sync = rows[i].sync;
         assert_int_equal(dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL), DTP_OK);
         assert_int_equal(dtp_miniature_of(&job.transformer, &job.cluster, &job.plan, 0, &miniature, NULL), DTP_OK);
@@ -283,14 +322,11 @@ static void test_few_layers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_few_layers),
-                                       cmocka_unit_test(test_mixed_plans),
-                                       cmocka_unit_test(test_random_plans),
-                                       cmocka_unit_test(test_replicated_plans),
-                                       cmocka_unit_test(test_executor_plans),
-                                       cmocka_unit_test(test_many_micro_steps),
-                                       cmocka_unit_test(test_alike_micro_steps),
-                                       cmocka_unit_test(test_how_many_micro_steps),
-                                       cmocka_unit_test(test_buckets)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_few_layers),        cmocka_unit_test(test_mixed_plans),
+        cmocka_unit_test(test_random_plans),      cmocka_unit_test(test_replicated_plans),
+        cmocka_unit_test(test_executor_plans),    cmocka_unit_test(test_many_micro_steps),
+        cmocka_unit_test(test_alike_micro_steps), cmocka_unit_test(test_how_many_micro_steps),
+        cmocka_unit_test(test_buckets),           cmocka_unit_test(test_fetches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

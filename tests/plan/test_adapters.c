@@ -168,6 +168,40 @@ static void test_formats(void **state)
     assert_int_equal(plan.adapters.dtype, DTP_FP32);
 }
 
+/* Beside fp32 adapters a mixed recipe and a pure one leave the same formats, and are told apart where linears cast what
+ * adapters read: resolved once more, and with the base said to be in 16 bits, each stays what it is. */
+static void test_recipes_stay_apart(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama();
+    static const char *const mixed[] = {"bf16-mixed", "fp16-mixed"}, *const pure[] = {"bf16", "bf16-pure"};
+    char why[WHY_BYTES];
+    for (int i = 0; i < 2; i++) {
+        struct dtp_plan plan = adapted(8);
+        plan.adapters.dtype = DTP_FP32;
+        assert_true(dtp_precision_recipe(mixed[i], &plan.precision));
+        struct dtp_plan narrow = plan, other = plan;
+        assert_int_equal(resolve(&other, &t, why), DTP_OK); /* torch's linears cast nothing */
+        assert_false(other.precision.autocast || dtp_plan_widens_adapters(&other));
+        plan.runtime = narrow.runtime = other.runtime = dtp_runtime_find("peft");
+        narrow.precision.params = narrow.precision.master = plan.precision.compute;
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(resolve(&plan, &t, why), DTP_OK);
+            assert_int_equal(resolve(&narrow, &t, why), DTP_OK);
+            assert_string_equal(dtp_precision_name(&plan.precision), mixed[i]);
+            assert_string_equal(dtp_precision_name(&narrow.precision), mixed[i]);
+            assert_false(dtp_plan_widens_adapters(&plan) || dtp_plan_widens_adapters(&narrow));
+        }
+        assert_true(dtp_precision_recipe(pure[i], &other.precision));
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(resolve(&other, &t, why), DTP_OK);
+            assert_string_equal(dtp_precision_name(&other.precision), "custom");
+            assert_true(dtp_plan_widens_adapters(&other));
+            assert_int_equal(other.precision.moments, DTP_FP32);
+        }
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -199,6 +233,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_words),        cmocka_unit_test(test_counts),
                                        cmocka_unit_test(test_packed_bytes), cmocka_unit_test(test_unpacking),
-                                       cmocka_unit_test(test_formats),      cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_formats),      cmocka_unit_test(test_recipes_stay_apart),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

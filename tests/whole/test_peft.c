@@ -56,7 +56,8 @@ static void test_loss(void **state)
  * ffn 28672), h = 8192 bytes: inputs 2 h each; of the layer the copies of both norms 4 + 4, what dropout made of the
  * inputs of q, k, v and o, with masks, 4 x 3, q and the core's result 2 + 2, k and v 1/4 each, gate, up and silu 3 x 7,
  * its result once more 2; gradients of that 2, of the product 7, of silu and up 7 each: 70.5. Besides, in bytes: x A of
- * four adapters 2 x 16 each, a number of each head, of both norms, a token's index: 4 x 64 + 2 x 4 + 8 + 128. */
+ * four adapters 2 x 16 each, a number of each head, of both norms, a token's index: 4 x 64 + 2 x 4 + 8 + 128. Without
+ * autocast fp32 adapters read casts: 4 x 5, and x A is 4 x 16. */
 static void test_layer(void **state)
 {
     (void)state;
@@ -64,12 +65,15 @@ static void test_layer(void **state)
     t.layers = 80, t.hidden = 8192, t.heads = 64, t.kv_heads = 8, t.head_dim = 128, t.ffn = 28672, t.vocab = 32000;
     struct dtp_cluster cluster = one_gpu;
     cluster.gpu.memory_bytes = UINT64_C(400) << 30;
-    struct dtp_plan plan = trainer(16);
-    plan.micro_batch = 2;
-    double few = (double)estimate(&t, &plan, &cluster).allocated_peak_bytes;
-    plan.micro_batch = 4;
-    double more = (double)estimate(&t, &plan, &cluster).allocated_peak_bytes;
-    assert_near((more - few) / (2 * 2048), 8192 * (80 * 2 + 70.5) + 400);
+    for (int autocast = 0; autocast < 2; autocast++) {
+        struct dtp_plan plan = trainer(16);
+        dtp_precision_recipe(autocast ? "bf16-mixed" : "bf16-pure", &plan.precision);
+        plan.micro_batch = 2;
+        double few = (double)estimate(&t, &plan, &cluster).allocated_peak_bytes;
+        plan.micro_batch = 4;
+        double more = (double)estimate(&t, &plan, &cluster).allocated_peak_bytes;
+        assert_near((more - few) / (2 * 2048), 8192 * (80 * 2 + 70.5 + (autocast ? 0 : 8)) + (autocast ? 400 : 528));
+    }
 }
 
 /* A 16-bit norm of trained weights moves 8 c bytes for casts both ways... counted at c = 2: forward cast 6, square 8,
@@ -362,19 +366,19 @@ static double of_a_token_of(const struct dtp_transformer *t, struct dtp_plan pla
 
 /* Few words, so that the peak is in a layer's backward. Of a token in units of h = 8192 bytes: inputs 2 of 32 layers
  * (64/2 = 32 x 1); of the layer the copies of both norms in fp32, 2 + 2, what dropout made of the inputs of q, k, v and
- * o with masks, 1.5 x 4, q and the core's result 1 + 1, k and v 1/4 each; of two experts gate, silu and up, 3.5 x 3 x
- * 2, and what they returned, 2; the block's result once more 1, its gradient 1; the first expert's gradients of its
- * product, of silu and of up, each an eighth of 7. Besides in bytes: x A of four 2 x 16 each, a number of each of 32
- * heads, of both norms 4, a token's index 8, the router's weights 4 x 8, of each of two routes 32 and the gradient of
- * its weight 4. fms-acceleration's QLoRA of Mixtral differs by 734,711 bytes a token where the loss is the peak (fa-069
- * and fa-071 of published_runs_3d_moe.csv). */
+ * o with masks, in fp32 without autocast, 2.5 x 4, q and the core's result 1 + 1, k and v 1/4 each; of two experts
+ * gate, silu and up, 3.5 x 3 x 2, and what they returned, 2; the block's result once more 1, its gradient 1; the first
+ * expert's gradients of its product, of silu and of up, each an eighth of 7. Besides in bytes: x A of four 4 x 16 each,
+ * a number of each of 32 heads, of both norms 4, a token's index 8, the router's weights 4 x 8, of each of two routes
+ * 32 and the gradient of its weight 4. fms-acceleration's QLoRA of Mixtral differs by 734,711 bytes a token where the
+ * loss is the peak (fa-069 and fa-071 of published_runs_3d_moe.csv). */
 static void test_called_experts(void **state)
 {
     (void)state;
     struct dtp_transformer t = mixtral();
     t.vocab = 512;
-    double units = 32 + 2 + 2 + 6 + 2 + 0.5 + 21 + 2 + 1 + 1 + 3 * 7.0 / 8;
-    assert_near(of_a_token_of(&t, trainer(16)), 8192 * units + 128 + 128 + 8 + 8 + 32 + 64 + 8);
+    double units = 32 + 2 + 2 + 10 + 2 + 0.5 + 21 + 2 + 1 + 1 + 3 * 7.0 / 8;
+    assert_near(of_a_token_of(&t, trainer(16)), 8192 * units + 256 + 128 + 8 + 8 + 32 + 64 + 8);
     t.vocab = 32000;
     assert_near(of_a_token_of(&t, trainer(16)), 32 * 2 * 4096 + 14 * 32000 + 6 * 4096);
     struct dtp_plan plan = trainer(0);

@@ -9,9 +9,13 @@
  *          fetches only what the host keeps
  * step     sub-groups of at most sub_group_size elements, one after another, each with fp32 gradients; then tensors
  *          that persist are gathered. Assumed: one operation a block, and that they stand during the step as well
- * The host never has more than two fetches or reductions ahead of the device than it waited for. */
+ * The host never has more than two fetches or reductions ahead of the device than it waited for.
+ *
+ * Where a step of few layers is read for the live bytes of a whole one, fetches and reductions are only told
+ * (live_zero3.h), and what is cut over all parameters is of the whole net. */
 #include "runtime/deepspeed/lower_zero3.h"
 #include "runtime/deepspeed/deepspeed.h"
+#include "runtime/deepspeed/live_zero3.h"
 
 #include "base/bytes.h"
 #include "plan/runtime_sizes.h"
@@ -40,9 +44,15 @@ static uint64_t gathered_part(const struct dtp_lowering *l, const struct dtp_low
     return dtp_zero3_gathered(l->plan, module->elements[part], module->largest[part]);
 }
 
+/* Of the net, of which fewer may be lowered. */
+static uint64_t all_layers(const struct dtp_lowering *l)
+{
+    return l->role.fills ? l->role.fills->fills : l->transformer->layers;
+}
+
 static void describe(const struct dtp_lowering *l, struct dtp_zero3_shape *shape)
 {
-    *shape = (struct dtp_zero3_shape){.layers = l->transformer->layers,
+    *shape = (struct dtp_zero3_shape){.layers = all_layers(l),
                                       .matrices = l->matrices,
                                       .inputs = l->plan->fused_qkv ? 1 : 3,
                                       .tied = l->transformer->tied_head};
@@ -65,7 +75,7 @@ static void make_persistent(struct dtp_lowering *l, struct dtp_lower_zero3 *z)
     for (int i = 0; i < 2; i++)
         for (int part = 0; part < modules[i]->parts; part++)
             if (!gathered_part(l, modules[i], part)) {
-                elements += (i ? 1 : l->transformer->layers) * modules[i]->shard[part] * l->plan->shard_group;
+                elements += (i ? 1 : all_layers(l)) * modules[i]->shard[part] * l->plan->shard_group;
                 z->persistent_shard[i] += modules[i]->shard[part];
             }
     z->persistent = !fetches(l) ? z->params
@@ -106,8 +116,8 @@ static enum dtp_status make(struct dtp_lowering *l)
     if (!z || !z->fetches || !z->entries || !z->fetch_of || !z->ahead || !z->second_of || !z->in_bucket)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     describe(l, &z->shape);
-    z->shard = layers * l->block.all_shard + l->root.all_shard;
-    z->trained = layers * l->block.trained_shard + l->root.trained_shard;
+    z->shard = all_layers(l) * l->block.all_shard + l->root.all_shard;
+    z->trained = all_layers(l) * l->block.trained_shard + l->root.trained_shard;
     z->oversized = DTP_NO_BUFFER;
     bool offloads = l->plan->offload != DTP_OFFLOAD_NONE;
     z->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE,
@@ -126,7 +136,7 @@ static enum dtp_status make(struct dtp_lowering *l)
         z->second_of[i] = DTP_NO_BUFFER;
     if (!dtp_zero3_alone(l))
         make_groups(l, z);
-    return DTP_OK;
+    return l->role.fills ? dtp_zero3_teller(l, &z->shape, &l->role.fills->teller) : DTP_OK;
 }
 
 static void release(struct dtp_lowering *l)
@@ -395,6 +405,12 @@ static void unfetch(struct dtp_lowering *l)
     struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     if (!fetches(l))
         return;
+    if (l->role.fills) {
+        if (z->open)
+            dtp_zero3_tell(l, DTP_ZERO3_TOLD_UNFETCH);
+        z->open = false;
+        return;
+    }
     end_use(l);
     if (!z->leaving_count)
         return;
@@ -427,6 +443,11 @@ static void fetch_weight(struct dtp_lowering *l, int part)
     uint64_t layer = l->layer == DTP_NO_LAYER ? l->transformer->layers : l->layer;
     if (!fetches(l) || !gathered_part(l, dtp_zero3_module(l, layer), part))
         return;
+    if (l->role.fills) {
+        dtp_zero3_tell(l, DTP_ZERO3_TOLD_FETCH + part);
+        z->open = true;
+        return;
+    }
     end_use(l);
     struct dtp_zero3_tensor used;
     while (step_on(l, &used) && (used.layer != layer || used.part != part))
@@ -439,6 +460,10 @@ static void begin_micro_step(struct dtp_lowering *l)
     struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     z->fetch_count = z->entry_count = 0;
     z->open = false;
+    if (l->role.fills) {
+        dtp_zero3_tell(l, l->last_micro_step ? DTP_ZERO3_TOLD_BEGIN_LAST : DTP_ZERO3_TOLD_BEGIN);
+        return;
+    }
     dtp_zero3_start(&z->walk, &z->shape, l->plan, l->micro_step == 0);
     if (l->plan->offload != DTP_OFFLOAD_NVME)
         return;
@@ -452,6 +477,10 @@ static void end_micro_step(struct dtp_lowering *l)
 {
     struct dtp_lower_zero3 *z = dtp_lower_zero3_of(l);
     struct dtp_zero3_tensor used;
+    if (l->role.fills) {
+        dtp_zero3_tell(l, DTP_ZERO3_TOLD_END);
+        return;
+    }
     unfetch(l);
     while (fetches(l) && step_on(l, &used))
         unfetch(l);
@@ -531,6 +560,7 @@ static void step(struct dtp_lowering *l)
 }
 
 const struct dtp_lower_hooks dtp_lower_zero3 = {
+    .fills = dtp_zero3_may_tell,
     .make = make,
     .release = release,
     .begin_micro_step = begin_micro_step,

@@ -1,6 +1,7 @@
 /* Gradients under ZeRO stage 3: they are copied into a bucket of reduce_bucket_size, which stands all the time; before
  * one that no longer fits, the bucket's tensors are laid side by side by rank, divided, reduce-scattered and added to
  * the partition, all on the reduction stream. That happens in every micro-step, at the end of which the host waits. */
+#include "runtime/deepspeed/live_zero3.h"
 #include "runtime/deepspeed/lower_zero3.h"
 #include "runtime/deepspeed/zeropp.h"
 
@@ -108,12 +109,17 @@ void dtp_zero3_gradient_made(struct dtp_lowering *l, int part)
     struct dtp_module_state *state = dtp_lower_state(l);
     const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
     uint64_t elements = module->elements[part], bucket = l->plan->deepspeed.reduce_bucket_size;
-    if (z->filled + elements > bucket)
-        dtp_zero3_reduce(l);
-    z->in_bucket[z->in_bucket_count++] = gradient_of(l, module, part);
-    z->filled += elements;
-    z->filled_shard += module->shard[part];
-    z->tensors += module->tensors[part];
+    if (l->role.fills) {
+        dtp_zero3_tell(l, DTP_ZERO3_TOLD_GRADIENT + part);
+        l->role.fills->overfull |= elements > bucket;
+    } else {
+        if (z->filled + elements > bucket)
+            dtp_zero3_reduce(l);
+        z->in_bucket[z->in_bucket_count++] = gradient_of(l, module, part);
+        z->filled += elements;
+        z->filled_shard += module->shard[part];
+        z->tensors += module->tensors[part];
+    }
     if (elements > bucket) {
         z->oversized = state->gradient[part];
     } else {

@@ -170,6 +170,9 @@ static void check_tensor(struct dtp_resolver *r)
     const struct dtp_transformer *t = r->transformer;
     const struct dtp_plan *p = r->plan;
     uint64_t ffn = dtp_transformer_has_mlp(t) ? t->ffn : 0;
+    if (p->executor.tp_chunks && (p->tp < 2 || !p->tp_overlap))
+        dtp_plan_refuse(r, "tp_chunks",
+                        "is of rows that come beside products; use tp above 1 with tp_overlap, or leave it out");
     if (p->tp < 2)
         return;
     if (t->kv_heads % p->tp)
@@ -190,6 +193,11 @@ static void check_tensor(struct dtp_resolver *r)
                         t->vocab);
     if (!p->sequence_parallel)
         dtp_plan_refuse(r, "sequence_parallel", "false has no step program under runtime dtplan with tp; leave it out");
+    const uint64_t chunk_rows = (uint64_t)p->tp * dtp_executor_tensor_chunks(p);
+    if (dtp_plan_tokens(p) % p->tp == 0 && dtp_plan_tokens(p) % chunk_rows)
+        dtp_plan_refuse(r, "tp_chunks",
+                        "%" PRIu32 " of tp %" PRIu32 " ranks do not divide the %" PRIu64 " tokens of a micro-step",
+                        p->executor.tp_chunks, p->tp, dtp_plan_tokens(p));
     if (t->qk_norm && t->qk_norm_wide)
         dtp_plan_refuse(r, "tp",
                         "with qk_norm_wide, whose norms see all ranks' heads, is not run under runtime dtplan");

@@ -234,6 +234,7 @@ struct dtp_executor_rules {
     uint64_t tokens;              /* T: rows of a micro-step */
     uint64_t tensor_ranks;        /* that divide matrices, and the rows of what lies between them */
     uint64_t stream_tokens;       /* T / tensor_ranks */
+    uint32_t tensor_chunks;       /* of rows on their way to or from all ranks: dtp_executor_tensor_chunks */
     uint64_t vocab_stride;        /* columns of the logits: dtp_parameter_head_rows */
     uint64_t sequence;            /* tokens of a sequence that the rank has: context parallel ranks share it */
     uint64_t chunk_tokens, chunk_count; /* of head and loss; the last chunk may have fewer rows */
@@ -257,6 +258,11 @@ struct dtp_executor_rules {
 };
 void dtp_executor_rules(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_executor_rules *out);
+/* Chunks of rows that tensor parallel ranks gather and scatter one by one (key tp_chunks); 1: whole. */
+static inline uint32_t dtp_executor_tensor_chunks(const struct dtp_plan *plan)
+{
+    return plan->tp > 1 && plan->tp_overlap && plan->executor.tp_chunks ? plan->executor.tp_chunks : 1;
+}
 
 /* How often a step gathers blocks of a kind: where weights are sharded once for each pass of theirs, but for those that
  * are still in the ring (traffic_executor.c). */

@@ -93,38 +93,6 @@ static dtp_buffer_id result_gradient(const struct place *at)
     return adds_to_stream(at->op) ? at->x->gradient : at->x->gradients[at->op->result];
 }
 
-void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draft, uint64_t layer, int op,
-                                  dtp_buffer_id gradient, uint32_t gradient_frees, dtp_buffer_id input,
-                                  uint32_t input_frees, const struct dtp_executor_moved *rows)
-{
-    const struct dtp_executor_operator *of = &x->shape->op[op];
-    struct dtp_executor_module *module = dtp_executor_module_of(x, layer, of);
-    bool apart = x->plan->executor.gradient_stream;
-    struct dtp_executor_moved gathered = {DTP_NO_BUFFER, DTP_NO_OP};
-    if (of->gathers)
-        gathered = rows ? *rows : dtp_executor_gather_beside(x, of->matrix->gradient_name, input);
-    dtp_executor_await(x, DTP_STREAM_TENSOR, gathered.by);
-    dtp_executor_begin(x, draft, of->kind, of->matrix->gradient_name);
-    dtp_draft_role(draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | gradient_frees, 0);
-    if (of->gathers)
-        dtp_draft_role(draft, DTP_ROLE_INPUT, gathered.buffer, DTP_READ | DTP_FREE, 0);
-    else
-        dtp_draft_role(draft, DTP_ROLE_INPUT, input, DTP_READ | input_frees, 0);
-    if (of->gathers && input_frees)
-        dtp_draft_use(draft, input, input_frees);
-    dtp_executor_gradient(draft, DTP_ROLE_WEIGHT_GRADIENT, module, of->weight);
-    if (of->kind != DTP_OP_GROUPED_MATMUL && dtp_executor_has(module, of->weight + 1))
-        dtp_executor_gradient(draft, DTP_ROLE_BIAS_GRADIENT, module, of->weight + 1);
-    if (of->kind == DTP_OP_GROUPED_MATMUL) {
-        dtp_draft_role(draft, DTP_ROLE_ROUTES, tensor(x, layer, dtp_executor_routes_of(x->shape)), DTP_READ, 0);
-        dtp_executor_grouped(x, draft, of, DTP_PRODUCT_WEIGHT_GRADIENT);
-        return;
-    }
-    dtp_draft_matmul(x->l, draft, of->matrix->out, of->matrix->in, dtp_executor_matrix_rows(x->shape, of->matrix),
-                     false);
-    dtp_draft_role(draft, DTP_ROLE_WORKSPACE, apart ? x->gradient_workspace : x->workspace, DTP_UPDATE, 0);
-}
-
 /* [out, in] (+)= gradient[T, out]^T input[T, in]. `input_goes`, `gradient_goes`: nobody reads them behind this. Of a
  * branch's last projection, the norm that adds to the stream's gradient waits for it. */
 static void weight_gradient(const struct place *at, dtp_buffer_id gradient, dtp_buffer_id input, bool input_goes,
@@ -256,17 +224,25 @@ static void activation_backward(const struct place *at, bool again)
 }
 
 /* That of the result, of tensor parallel ranks' sum with the rows of all of them; this rank's own go then where nobody
- * else reads them. */
-static dtp_buffer_id gathered_gradient(const struct place *at)
+ * else reads them. With `by_chunks` (rules.tensor_chunks) it comes so, and the input's gradient is made of it. */
+static dtp_buffer_id gathered_gradient(const struct place *at, bool by_chunks, dtp_buffer_id aux)
 {
     struct dtp_executor *x = at->x;
-    dtp_buffer_id rows = result_gradient(at);
+    dtp_buffer_id rows = result_gradient(at), whole;
     if (!at->op->sums)
         return rows;
-    dtp_buffer_id whole = dtp_executor_gather_rows(x, at->op->matrix->input_gradient_name, rows);
+    if (by_chunks)
+        whole = dtp_executor_gradient_by_chunks(x, at->layer, at->index, rows, aux, input_gradient_of(at));
+    else
+        whole = dtp_executor_gather_rows(x, at->op->matrix->input_gradient_name, rows);
     if (!adds_to_stream(at->op))
         dtp_executor_free(x, rows, "branch gradient");
     return whole;
+}
+
+static bool comes_by_chunks(const struct place *at)
+{
+    return at->op->sums && at->x->rules.tensor_chunks > 1;
 }
 
 /* Whether nothing reads the gathered gradient behind the operator. */
@@ -280,8 +256,10 @@ static bool goes(const struct place *at)
 static void projection_of_lost_activation(const struct place *at)
 {
     struct dtp_executor *x = at->x;
-    dtp_buffer_id gradient = gathered_gradient(at);
-    input_gradient(at, gradient, false, DTP_NO_BUFFER);
+    const bool by_chunks = comes_by_chunks(at);
+    dtp_buffer_id gradient = gathered_gradient(at, by_chunks, DTP_NO_BUFFER);
+    if (!by_chunks)
+        input_gradient(at, gradient, false, DTP_NO_BUFFER);
     activation_backward(at, true);
     weight_gradient(at, gradient, x->gradients[DTP_TENSOR_PRODUCT], true, goes(at));
     x->gradients[DTP_TENSOR_PRODUCT] =
@@ -420,7 +398,11 @@ static void projection_backward(const struct place *at)
     }
     if (missing)
         dtp_executor_block_again(x, at->layer, dtp_executor_makers(x->shape, input, ~UINT64_C(0)));
-    dtp_buffer_id gradient = gathered_gradient(at), aux = DTP_NO_BUFFER;
+    const bool by_chunks = comes_by_chunks(at);
+    dtp_buffer_id aux = DTP_NO_BUFFER;
+    if (maker >= 0 && x->shape->op[maker].aux != DTP_EXECUTOR_NONE)
+        aux = tensor(x, at->layer, x->shape->op[maker].aux);
+    dtp_buffer_id gradient = gathered_gradient(at, by_chunks, aux);
     if (at->op->gathers && x->plan->tp_overlap && !dtp_executor_splits(x)) {
         dtp_executor_overlapped_backward(x, at->layer, at->index, gradient, tensor(x, at->layer, input),
                                          stays(at, input) ? 0 : DTP_FREE, input_gradient_of(at));
@@ -434,9 +416,9 @@ static void projection_backward(const struct place *at)
                                                           .gradient_goes = goes(at),
                                                           .input_goes = !stays(at, input) || input == DTP_TENSOR_CORE});
     else
-        weight_gradient(at, gradient, tensor(x, at->layer, input), !stays(at, input), false);
-    if (maker >= 0 && x->shape->op[maker].aux != DTP_EXECUTOR_NONE)
-        aux = tensor(x, at->layer, x->shape->op[maker].aux);
+        weight_gradient(at, gradient, tensor(x, at->layer, input), !stays(at, input), by_chunks);
+    if (by_chunks)
+        return;
     if (at->op->gathers)
         dtp_executor_gathered_input_gradient(x, at->layer, at->index, gradient, last_read(x, gradient),
                                              input_gradient_of(at));

@@ -1,6 +1,6 @@
 /* Forward of blocks, and what of it checkpointed blocks repeat. */
 #include "runtime/dtplan/lower_executor_experts.h"
-#include "runtime/dtplan/lower_executor_tensor.h"
+#include "runtime/dtplan/lower_executor_pass.h"
 
 #include "base/bytes.h"
 #include "runtime/dtplan/routes_layout.h"
@@ -12,75 +12,11 @@ uint64_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer)
                                     checkpointed ? x->l->checkpointing.keeps : DTP_KEEPS_ALL);
 }
 
-/* One pass over a block: forward, or operators of it once more, which keep all that backward reads. */
-struct pass {
-    struct dtp_executor *x;
-    uint64_t layer;
-    uint64_t kept;
-    uint32_t runs; /* operators, as bits */
-};
-
-static dtp_buffer_id *tensor_of(const struct pass *pass, int tensor)
-{
-    return &pass->x->tensors[pass->layer][tensor];
-}
-
-/* Whether the tensor is read behind operator `index`, in this pass or later: of sums those that anybody reads. */
-static bool is_wanted(const struct pass *pass, int index, int tensor)
-{
-    const struct dtp_executor_block *block = pass->x->shape;
-    for (int i = index + 1; i < block->count; i++)
-        if (pass->runs & 1u << i && (block->op[i].operand == tensor || block->op[i].reads & DTP_EXECUTOR_BIT(tensor) ||
-                                     (block->op[i].addend == tensor && is_wanted(pass, i, block->op[i].result))))
-            return true;
-    return pass->kept & DTP_EXECUTOR_BIT(tensor);
-}
-
-/* A result; freed by the operation itself where nobody reads it. */
-static void make(const struct pass *pass, struct dtp_draft *draft, enum dtp_role role, int index, int tensor)
-{
-    struct dtp_executor *x = pass->x;
-    dtp_buffer_id *buffer = tensor_of(pass, tensor);
-    if (buffer->index != DTP_NO_INDEX) { /* a kept one is written once more */
-        dtp_draft_role(draft, role, *buffer, DTP_WRITE, 0);
-        return;
-    }
-    bool goes = !is_wanted(pass, index, tensor);
-    const bool queries = tensor == DTP_TENSOR_Q_RAW && x->shape->kind.kv_latent;
-    const char *name = queries ? dtp_layer_tensor_text(DTP_TENSOR_Q_RAW) : dtp_executor_tensor_name(tensor);
-    *buffer = dtp_executor_new(x, draft, role, name, DTP_OWNER_ACTIVATIONS, dtp_executor_tensor_bytes(x->shape, tensor),
-                               DTP_WRITE | (goes ? DTP_FREE : 0));
-    if (dtp_executor_cast(tensor) >= 0 || dtp_executor_is_stored(x->shape, tensor))
-        dtp_program_set_element(x->l->program, *buffer, DTP_FP8);
-    if (tensor == DTP_EXECUTOR_SENT_WEIGHTS)
-        dtp_program_set_element(x->l->program, *buffer, DTP_FP32);
-    if (goes)
-        *buffer = DTP_NO_BUFFER;
-}
-
-/* An input; it goes where nobody reads it behind this. */
-static void take(const struct pass *pass, struct dtp_draft *draft, enum dtp_role role, int index, int tensor)
-{
-    dtp_buffer_id *buffer = tensor_of(pass, tensor);
-    bool goes = !is_wanted(pass, index, tensor);
-    dtp_draft_role(draft, role, *buffer, DTP_READ | (goes ? DTP_FREE : 0), 0);
-    if (goes)
-        *buffer = DTP_NO_BUFFER;
-}
-
 /* ---- operators --------------------------------------------------------------------------------------------------- */
 
-static void take_weight(const struct pass *pass, struct dtp_draft *draft, const struct dtp_executor_operator *op,
-                        dtp_buffer_id unpacked)
-{
-    struct dtp_executor_module *module = dtp_executor_module_of(pass->x, pass->layer, op);
-    dtp_executor_matrix(pass->x, draft, pass->layer, op, unpacked);
-    if (op->kind != DTP_OP_QK_NORM && op->kind != DTP_OP_GROUPED_MATMUL && dtp_executor_has(module, op->weight + 1))
-        dtp_executor_weight(pass->x, draft, DTP_ROLE_BIAS, module, op->weight + 1);
-}
-
 /* fp8: the amax of what is made, for who casts it. */
-static void take_amax(const struct pass *pass, struct dtp_draft *draft, const struct dtp_executor_operator *op)
+static void take_amax(const struct dtp_executor_pass *pass, struct dtp_draft *draft,
+                      const struct dtp_executor_operator *op)
 {
     const struct dtp_executor_block *block = pass->x->shape;
     int caster = dtp_executor_caster(block, op->result);
@@ -92,14 +28,14 @@ static void take_amax(const struct pass *pass, struct dtp_draft *draft, const st
 }
 
 /* A sum that nobody reads is not made. */
-static void take_addend(const struct pass *pass, struct dtp_draft *draft, int index)
+static void take_addend(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     if (op->addend != DTP_EXECUTOR_NONE && is_wanted(pass, index, op->result))
         take(pass, draft, DTP_ROLE_ADDEND, index, op->addend);
 }
 
-static void norm(const struct pass *pass, struct dtp_draft *draft, int index)
+static void norm(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     dtp_executor_latent_norm(pass->x, draft, op);
@@ -111,7 +47,8 @@ static void norm(const struct pass *pass, struct dtp_draft *draft, int index)
     take_amax(pass, draft, op);
 }
 
-static void fp8_projection(const struct pass *pass, struct dtp_draft *draft, int index, dtp_buffer_id weight)
+static void fp8_projection(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index,
+                           dtp_buffer_id weight)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -130,47 +67,8 @@ static void fp8_projection(const struct pass *pass, struct dtp_draft *draft, int
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
 }
 
-/* Of tensor parallel ranks: what it reads is gathered, its result a sum of which this rank has its rows. */
-static void cut_projection(const struct pass *pass, struct dtp_draft *draft, int index, dtp_buffer_id gathered)
-{
-    struct dtp_executor *x = pass->x;
-    const struct dtp_executor_operator *op = &x->shape->op[index];
-    if (op->gathers) {
-        dtp_draft_role(draft, DTP_ROLE_INPUT, gathered, DTP_READ | DTP_FREE, 0);
-        if (!is_wanted(pass, index, op->input)) {
-            dtp_draft_use(draft, *tensor_of(pass, op->input), DTP_FREE);
-            *tensor_of(pass, op->input) = DTP_NO_BUFFER;
-        }
-    } else {
-        take(pass, draft, DTP_ROLE_INPUT, index, op->input);
-    }
-    take_weight(pass, draft, op, DTP_NO_BUFFER);
-    dtp_executor_matmul(x, draft, x->rules.tokens, op->matrix->out, op->matrix->in);
-    if (op->aux != DTP_EXECUTOR_NONE)
-        make(pass, draft, DTP_ROLE_AUX, index, op->aux);
-    if (!op->sums) {
-        make(pass, draft, DTP_ROLE_RESULT, index, op->result);
-        dtp_executor_end(x, draft);
-        return;
-    }
-    dtp_buffer_id terms = dtp_executor_new(x, draft, DTP_ROLE_RESULT, "terms", DTP_OWNER_ACTIVATIONS,
-                                           x->rules.tokens * op->matrix->out * x->element_bytes, DTP_WRITE);
-    draft->op.demand.form = DTP_FORM_TERMS;
-    dtp_executor_end(x, draft);
-    dtp_executor_begin_sum(x, draft, op->name, terms);
-    make(pass, draft, DTP_ROLE_RESULT, index, op->result);
-    dtp_executor_end_sum(x, draft, terms);
-    if (op->addend == DTP_EXECUTOR_NONE)
-        return;
-    bool goes = !is_wanted(pass, index, op->addend);
-    dtp_executor_add_rows(x, "residual", *tensor_of(pass, op->addend), goes ? DTP_FREE : 0,
-                          *tensor_of(pass, op->result));
-    if (goes)
-        *tensor_of(pass, op->addend) = DTP_NO_BUFFER;
-}
-
 /* low = x A^T, of all adapters beside a packed matrix. */
-static void adapter_a(const struct pass *pass, struct dtp_draft *draft, int index)
+static void adapter_a(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -181,7 +79,7 @@ static void adapter_a(const struct pass *pass, struct dtp_draft *draft, int inde
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
 }
 
-static void adapter_b(const struct pass *pass, int index, bool leads)
+static void adapter_b(const struct dtp_executor_pass *pass, int index, bool leads)
 {
     const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     dtp_buffer_id *low = tensor_of(pass, op->input);
@@ -193,13 +91,13 @@ static void adapter_b(const struct pass *pass, int index, bool leads)
 }
 
 /* Whether the adapter behind the projection has written its result before it. */
-static bool leads(const struct pass *pass, int projection)
+static bool leads(const struct dtp_executor_pass *pass, int projection)
 {
     uint32_t both = 3u << projection;
     return dtp_executor_adapter_leads(pass->x, projection) && (pass->runs & both) == both;
 }
 
-static void projection(const struct pass *pass, struct dtp_draft *draft, int index, dtp_buffer_id unpacked)
+static void projection(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index, dtp_buffer_id unpacked)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -225,7 +123,7 @@ static void projection(const struct pass *pass, struct dtp_draft *draft, int ind
 }
 
 /* In place; backward reads q and k as they were. */
-static void qk_norm(const struct pass *pass, struct dtp_draft *draft, int index)
+static void qk_norm(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     dtp_draft_role(draft, DTP_ROLE_RESULT, *tensor_of(pass, op->result), DTP_UPDATE, 0);
@@ -236,7 +134,7 @@ static void qk_norm(const struct pass *pass, struct dtp_draft *draft, int index)
 }
 
 /* In place, on the core and its log-sum-exps. */
-static void sinks(const struct pass *pass, struct dtp_draft *draft, int index)
+static void sinks(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     struct dtp_executor_module *module = dtp_executor_module_of(pass->x, pass->layer, op);
@@ -249,7 +147,7 @@ static void sinks(const struct pass *pass, struct dtp_draft *draft, int index)
 }
 
 /* Onto rows by experts, in place. */
-static void expert_bias(const struct pass *pass, struct dtp_draft *draft, int index)
+static void expert_bias(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     struct dtp_executor_module *module = dtp_executor_module_of(pass->x, pass->layer, op);
@@ -262,7 +160,7 @@ static void expert_bias(const struct pass *pass, struct dtp_draft *draft, int in
 }
 
 /* Queries, keys and values of latent attention, packed. */
-static void latent_heads(const struct pass *pass, struct dtp_draft *draft, int index)
+static void latent_heads(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     take(pass, draft, DTP_ROLE_INPUT, index, op->input);
@@ -273,7 +171,7 @@ static void latent_heads(const struct pass *pass, struct dtp_draft *draft, int i
     dtp_executor_latent_shape(pass->x, draft);
 }
 
-static void rotary(const struct pass *pass, struct dtp_draft *draft, int index)
+static void rotary(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     if (pass->x->shape->kind.kv_latent) {
         latent_heads(pass, draft, index);
@@ -283,7 +181,7 @@ static void rotary(const struct pass *pass, struct dtp_draft *draft, int index)
     dtp_draft_role(draft, DTP_ROLE_TABLES, pass->x->tables, DTP_READ, 0);
 }
 
-static void attention(const struct pass *pass, struct dtp_draft *draft, int index)
+static void attention(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -298,7 +196,7 @@ static void attention(const struct pass *pass, struct dtp_draft *draft, int inde
 }
 
 /* Of all tokens with some of the heads. A pass that did not make the input finds it exchanged. */
-static void exchanged_attention(const struct pass *pass, int index)
+static void exchanged_attention(const struct dtp_executor_pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -315,7 +213,7 @@ static void exchanged_attention(const struct pass *pass, int index)
 }
 
 /* The same in steps, one for each rank that shares the sequence. */
-static void shared_attention(const struct pass *pass, int index)
+static void shared_attention(const struct dtp_executor_pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -336,13 +234,13 @@ static void shared_attention(const struct pass *pass, int index)
 }
 
 /* Whether its input is there in 8 bits alone: its result is made again of these. */
-static bool reads_stored(const struct pass *pass, const struct dtp_executor_operator *op)
+static bool reads_stored(const struct dtp_executor_pass *pass, const struct dtp_executor_operator *op)
 {
     return op->kind == DTP_OP_ACTIVATION && op->saved != DTP_EXECUTOR_NONE &&
            tensor_of(pass, op->input)->index == DTP_NO_INDEX;
 }
 
-static void activation(const struct pass *pass, struct dtp_draft *draft, int index)
+static void activation(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     const struct dtp_executor_operator *op = &pass->x->shape->op[index];
     const bool stored = reads_stored(pass, op);
@@ -361,7 +259,7 @@ static void activation(const struct pass *pass, struct dtp_draft *draft, int ind
 }
 
 /* Experts of each token, of its scores. */
-static void router(const struct pass *pass, struct dtp_draft *draft, int index)
+static void router(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -378,7 +276,7 @@ static void router(const struct pass *pass, struct dtp_draft *draft, int index)
 }
 
 /* Rows to experts, and back with what shared experts return and what came before. */
-static void permute(const struct pass *pass, struct dtp_draft *draft, int index)
+static void permute(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -398,7 +296,7 @@ static void permute(const struct pass *pass, struct dtp_draft *draft, int index)
 }
 
 /* What an operation of another stream has read goes when compute has waited for it, where nobody else wants it. */
-static void let_go(const struct pass *pass, int index, int tensor)
+static void let_go(const struct dtp_executor_pass *pass, int index, int tensor)
 {
     if (is_wanted(pass, index, tensor))
         return;
@@ -407,7 +305,7 @@ static void let_go(const struct pass *pass, int index, int tensor)
 }
 
 /* Rows to the ranks of their experts, with what they are multiplied by, or results back. */
-static void exchange(const struct pass *pass, int index)
+static void exchange(const struct dtp_executor_pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -429,7 +327,7 @@ static void exchange(const struct pass *pass, int index)
 }
 
 /* By rows where a projection of this pass reads it, by columns where it stays for backward. */
-static void quantize(const struct pass *pass, struct dtp_draft *draft, int index)
+static void quantize(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -449,7 +347,7 @@ static void quantize(const struct pass *pass, struct dtp_draft *draft, int index
 
 /* What an operator needs made before it: its weight unpacked; in fp8 the amax of its input that no kernel has found,
  * its weight's cast. */
-static dtp_buffer_id before_operator(const struct pass *pass, int index)
+static dtp_buffer_id before_operator(const struct dtp_executor_pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -469,7 +367,7 @@ static dtp_buffer_id before_operator(const struct pass *pass, int index)
     return op->kind == DTP_OP_MATMUL ? dtp_executor_fp8_weight(x, op, pass->layer, false) : DTP_NO_BUFFER;
 }
 
-static void run_operator(const struct pass *pass, int index)
+static void run_operator(const struct dtp_executor_pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
@@ -487,10 +385,7 @@ static void run_operator(const struct pass *pass, int index)
         adapter_b(pass, index + 1, true);
     dtp_buffer_id narrow = before_operator(pass, index);
     if (op->gathers || op->sums) {
-        dtp_buffer_id gathered =
-            op->gathers ? dtp_executor_gather_rows(x, op->name, *tensor_of(pass, op->input)) : DTP_NO_BUFFER;
-        dtp_executor_begin(x, &draft, op->kind, op->name);
-        cut_projection(pass, &draft, index, gathered);
+        dtp_executor_cut_projection(pass, index);
         return;
     }
     if (op->kind == DTP_OP_ATTENTION && dtp_executor_shares_sequence(x)) {
@@ -531,7 +426,7 @@ static void run_operator(const struct pass *pass, int index)
     dtp_executor_end(x, &draft);
 }
 
-static void run(const struct pass *pass)
+static void run(const struct dtp_executor_pass *pass)
 {
     for (int i = 0; i < pass->x->shape->count; i++)
         if (pass->runs & 1u << i)
@@ -543,7 +438,7 @@ static void run(const struct pass *pass)
 /* The block's result is the residual stream, which the next block keeps as its input or the final norm reads. */
 void dtp_executor_block_forward(struct dtp_executor *x, uint64_t layer)
 {
-    struct pass pass = {x, layer, dtp_executor_kept(x, layer) | DTP_EXECUTOR_BIT(DTP_EXECUTOR_OUT), ~0u};
+    struct dtp_executor_pass pass = {x, layer, dtp_executor_kept(x, layer) | DTP_EXECUTOR_BIT(DTP_EXECUTOR_OUT), ~0u};
     dtp_buffer_id *tensors = x->tensors[layer];
     for (int i = 0; i < DTP_EXECUTOR_TENSORS; i++)
         tensors[i] = DTP_NO_BUFFER;
@@ -555,7 +450,7 @@ void dtp_executor_block_forward(struct dtp_executor *x, uint64_t layer)
 
 void dtp_executor_block_again(struct dtp_executor *x, uint64_t layer, uint32_t operators)
 {
-    struct pass pass = {x, layer, dtp_executor_shape_of(x, layer)->saved, operators};
+    struct dtp_executor_pass pass = {x, layer, dtp_executor_shape_of(x, layer)->saved, operators};
     x->l->recompute = true;
     run(&pass);
     x->l->recompute = false;

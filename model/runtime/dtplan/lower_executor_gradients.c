@@ -2,6 +2,7 @@
  *
  * Whole gradients of a module go when their reduction has read them; two such buffers exist at once. A shard's sum is
  * scattered by NCCL's kernels, or its parts are exchanged by copy engines and added up by a kernel of ours. */
+#include "runtime/dtplan/lower_executor_experts.h"
 #include "runtime/dtplan/lower_executor_tensor.h"
 
 #include "base/bytes.h"
@@ -322,4 +323,38 @@ void dtp_executor_close_gradient(struct dtp_executor *x, struct dtp_executor_mod
         dtp_executor_download(x, module);
     if (last && dtp_executor_updates_alone(x, module))
         dtp_executor_update_alone(x, module);
+}
+
+/* ---- of a matrix ----------------------------------------------------------------------------------------------- */
+
+void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draft, uint64_t layer, int op,
+                                  dtp_buffer_id gradient, uint32_t gradient_frees, dtp_buffer_id input,
+                                  uint32_t input_frees, const struct dtp_executor_moved *rows)
+{
+    const struct dtp_executor_operator *of = &x->shape->op[op];
+    struct dtp_executor_module *module = dtp_executor_module_of(x, layer, of);
+    bool apart = x->plan->executor.gradient_stream;
+    struct dtp_executor_moved gathered = {DTP_NO_BUFFER, DTP_NO_OP};
+    if (of->gathers)
+        gathered = rows ? *rows : dtp_executor_gather_beside(x, of->matrix->gradient_name, input);
+    dtp_executor_await(x, DTP_STREAM_TENSOR, gathered.by);
+    dtp_executor_begin(x, draft, of->kind, of->matrix->gradient_name);
+    dtp_draft_role(draft, DTP_ROLE_GRADIENT, gradient, DTP_READ | gradient_frees, 0);
+    if (of->gathers)
+        dtp_draft_role(draft, DTP_ROLE_INPUT, gathered.buffer, DTP_READ | DTP_FREE, 0);
+    else
+        dtp_draft_role(draft, DTP_ROLE_INPUT, input, DTP_READ | input_frees, 0);
+    if (of->gathers && input_frees)
+        dtp_draft_use(draft, input, input_frees);
+    dtp_executor_gradient(draft, DTP_ROLE_WEIGHT_GRADIENT, module, of->weight);
+    if (of->kind != DTP_OP_GROUPED_MATMUL && dtp_executor_has(module, of->weight + 1))
+        dtp_executor_gradient(draft, DTP_ROLE_BIAS_GRADIENT, module, of->weight + 1);
+    if (of->kind == DTP_OP_GROUPED_MATMUL) {
+        dtp_draft_role(draft, DTP_ROLE_ROUTES, x->tensors[layer][dtp_executor_routes_of(x->shape)], DTP_READ, 0);
+        dtp_executor_grouped(x, draft, of, DTP_PRODUCT_WEIGHT_GRADIENT);
+        return;
+    }
+    dtp_draft_matmul(x->l, draft, of->matrix->out, of->matrix->in, dtp_executor_matrix_rows(x->shape, of->matrix),
+                     false);
+    dtp_draft_role(draft, DTP_ROLE_WORKSPACE, apart ? x->gradient_workspace : x->workspace, DTP_UPDATE, 0);
 }

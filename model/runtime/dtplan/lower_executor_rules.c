@@ -107,6 +107,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .exchange_chunks = dtp_context_chunks(plan, t->kv_heads),
                                        .scales_loss = p->compute == DTP_FP16};
     out->stream_tokens = tokens / out->tensor_ranks;
+    out->tensor_chunks = dtp_executor_tensor_chunks(plan);
     /* Whether fp16 overflowed is seen by the norm. */
     out->gradient_norm = plan->executor.clip_norm > 0 || plan->executor.gradient_norm || out->scales_loss;
     find_sharding(t, cluster, plan, out);

@@ -459,7 +459,7 @@ struct dtp_executor_moved {
     dtp_buffer_id buffer;
     dtp_op_id by;
 };
-/* lower_executor_backward.c: one of them, or one that is not left. `rows`: what tensor parallel ranks have gathered of
+/* lower_executor_gradients.c: one of them, or one that is not left. `rows`: what tensor parallel ranks have gathered of
  * its input; NULL: it gathers them. */
 void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draft, uint64_t layer, int op,
                                   dtp_buffer_id gradient, uint32_t gradient_frees, dtp_buffer_id input,

@@ -15,7 +15,12 @@
  *
  * With plan.tp_overlap two of a gathering projection's three collectives have a product beside them: rows that its
  * weight's gradient reads are gathered beside the product that makes its input's, whose sum is scattered beside that of
- * the weight's. No value is made otherwise, so no bit differs. Products forward read gathered rows at once. */
+ * the weight's. No value is made otherwise, so no bit differs.
+ *
+ * In C chunks (tp_chunks) the others have one, too: a chunk is T / C rows in the order of tokens, of which a rank has
+ * the same part of each, so that what is gathered chunk by chunk lies as if at once. A projection that gathers reads
+ * chunk c while chunk c + 1 comes, one that sums makes chunk c + 1 while chunk c is scattered, and the gradient of what
+ * was summed comes so for the input's gradient. Exposed stays one chunk of each, 1 / C of six of a layer's ten. */
 #include "runtime/dtplan/lower_executor_tensor.h"
 
 #include "base/bytes.h"
@@ -47,16 +52,44 @@ static uint64_t whole_bytes(const struct dtp_executor *x)
 
 /* ---- rows of the stream ------------------------------------------------------------------------------------------ */
 
+void dtp_executor_cut(const struct dtp_executor *x, struct dtp_draft *draft, uint32_t chunk, uint64_t bytes)
+{
+    struct dtp_operand *operand = &draft->operands[draft->operand_count - 1];
+    if (x->rules.tensor_chunks < 2)
+        return;
+    operand->bytes = bytes / x->rules.tensor_chunks;
+    operand->offset_bytes = chunk * operand->bytes;
+}
+
+static uint64_t sent_of_chunk(const struct dtp_executor *x)
+{
+    return dtp_lower_ring(whole_bytes(x) / x->rules.tensor_chunks, x->rules.tensor_ranks);
+}
+
+dtp_buffer_id dtp_executor_gather_chunks(struct dtp_executor *x, const char *name, dtp_buffer_id rows, dtp_op_id *by)
+{
+    dtp_buffer_id whole = DTP_NO_BUFFER;
+    for (uint32_t chunk = 0; chunk < x->rules.tensor_chunks; chunk++) {
+        struct dtp_draft draft;
+        dtp_draft_begin(x->l, &draft, DTP_OP_ALL_GATHER, name);
+        dtp_draft_role(&draft, DTP_ROLE_INPUT, rows, DTP_READ, 0);
+        dtp_executor_cut(x, &draft, chunk, whole_bytes(x) / x->rules.tensor_ranks);
+        if (chunk)
+            dtp_draft_role(&draft, DTP_ROLE_RESULT, whole, DTP_WRITE, 0);
+        else
+            whole = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "gathered rows", DTP_OWNER_WORKSPACE, whole_bytes(x),
+                                     DTP_WRITE);
+        dtp_executor_cut(x, &draft, chunk, whole_bytes(x));
+        by[chunk] = issue(x, &draft, sent_of_chunk(x));
+    }
+    return whole;
+}
+
 struct dtp_executor_moved dtp_executor_gather_beside(struct dtp_executor *x, const char *name, dtp_buffer_id rows)
 {
-    struct dtp_draft draft;
-    struct dtp_executor_moved whole;
-    dtp_draft_begin(x->l, &draft, DTP_OP_ALL_GATHER, name);
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, rows, DTP_READ, 0);
-    whole.buffer =
-        dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "gathered rows", DTP_OWNER_WORKSPACE, whole_bytes(x), DTP_WRITE);
-    whole.by = issue(x, &draft, dtp_lower_ring(whole_bytes(x), x->rules.tensor_ranks));
-    return whole;
+    dtp_op_id by[DTP_EXECUTOR_TENSOR_CHUNKS];
+    const dtp_buffer_id whole = dtp_executor_gather_chunks(x, name, rows, by);
+    return (struct dtp_executor_moved){whole, by[x->rules.tensor_chunks - 1]};
 }
 
 dtp_buffer_id dtp_executor_gather_rows(struct dtp_executor *x, const char *name, dtp_buffer_id rows)
@@ -66,33 +99,40 @@ dtp_buffer_id dtp_executor_gather_rows(struct dtp_executor *x, const char *name,
     return whole.buffer;
 }
 
-void dtp_executor_begin_sum(struct dtp_executor *x, struct dtp_draft *draft, const char *name, dtp_buffer_id terms)
+void dtp_executor_begin_sum(struct dtp_executor *x, struct dtp_draft *draft, const char *name, dtp_buffer_id terms,
+                            uint32_t chunk)
 {
     dtp_draft_begin(x->l, draft, DTP_OP_REDUCE_SCATTER, name);
     dtp_draft_role(draft, DTP_ROLE_INPUT, terms, DTP_READ, 0);
+    dtp_executor_cut(x, draft, chunk, whole_bytes(x));
 }
 
-void dtp_executor_end_sum(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id terms)
+dtp_op_id dtp_executor_end_sum(struct dtp_executor *x, struct dtp_draft *draft, uint32_t chunk)
 {
-    end_collective(x, draft, dtp_lower_ring(whole_bytes(x), x->rules.tensor_ranks));
-    dtp_executor_free(x, terms, "terms");
+    dtp_executor_cut(x, draft, chunk, whole_bytes(x) / x->rules.tensor_ranks);
+    return issue(x, draft, sent_of_chunk(x));
 }
 
 static struct dtp_executor_moved scatter_beside(struct dtp_executor *x, const char *name, dtp_buffer_id terms,
                                                 const char *result, enum dtp_owner owner)
 {
-    struct dtp_draft draft;
-    struct dtp_executor_moved sum;
-    dtp_executor_begin_sum(x, &draft, name, terms);
-    sum.buffer = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, result, owner,
-                                  dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
-    sum.by = issue(x, &draft, dtp_lower_ring(whole_bytes(x), x->rules.tensor_ranks));
+    struct dtp_executor_moved sum = {DTP_NO_BUFFER, DTP_NO_OP};
+    for (uint32_t chunk = 0; chunk < x->rules.tensor_chunks; chunk++) {
+        struct dtp_draft draft;
+        dtp_executor_begin_sum(x, &draft, name, terms, chunk);
+        if (chunk)
+            dtp_draft_role(&draft, DTP_ROLE_RESULT, sum.buffer, DTP_WRITE, 0);
+        else
+            sum.buffer = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, result, owner,
+                                          dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_INPUT), DTP_WRITE);
+        sum.by = dtp_executor_end_sum(x, &draft, chunk);
+    }
     return sum;
 }
 
-static void scattered(struct dtp_executor *x, const struct dtp_executor_moved *sum, dtp_buffer_id terms)
+void dtp_executor_scattered(struct dtp_executor *x, dtp_op_id by, dtp_buffer_id terms)
 {
-    dtp_executor_await(x, DTP_STREAM_TENSOR, sum->by);
+    dtp_executor_await(x, DTP_STREAM_TENSOR, by);
     dtp_executor_free(x, terms, "terms");
 }
 
@@ -100,7 +140,7 @@ dtp_buffer_id dtp_executor_scatter_sum(struct dtp_executor *x, const char *name,
                                        const char *result, enum dtp_owner owner)
 {
     struct dtp_executor_moved sum = scatter_beside(x, name, terms, result, owner);
-    scattered(x, &sum, terms);
+    dtp_executor_scattered(x, sum.by, terms);
     return sum.buffer;
 }
 
@@ -161,8 +201,41 @@ void dtp_executor_overlapped_backward(struct dtp_executor *x, uint64_t layer, in
     struct dtp_executor_moved sum = scatter_beside(x, name, terms, name, DTP_OWNER_WORKSPACE);
     dtp_executor_weight_gradient(x, &draft, layer, op, gradient, DTP_FREE, input, input_frees, &rows);
     dtp_executor_end(x, &draft);
-    scattered(x, &sum, terms);
+    dtp_executor_scattered(x, sum.by, terms);
     replace(x, name, sum.buffer, made);
+}
+
+/* ---- backward of what sums --------------------------------------------------------------------------------------- */
+
+dtp_buffer_id dtp_executor_gradient_by_chunks(struct dtp_executor *x, uint64_t layer, int op, dtp_buffer_id rows,
+                                              dtp_buffer_id aux, dtp_buffer_id *made)
+{
+    const struct dtp_layer_matrix *matrix = x->shape->op[op].matrix;
+    const uint64_t tokens = x->rules.tokens, bytes = tokens * matrix->in * x->element_bytes;
+    dtp_op_id by[DTP_EXECUTOR_TENSOR_CHUNKS];
+    const dtp_buffer_id whole = dtp_executor_gather_chunks(x, matrix->input_gradient_name, rows, by);
+    for (uint32_t chunk = 0; chunk < x->rules.tensor_chunks; chunk++) {
+        const bool last = chunk + 1 == x->rules.tensor_chunks;
+        struct dtp_draft draft;
+        dtp_executor_await(x, DTP_STREAM_TENSOR, by[chunk]);
+        dtp_executor_begin(x, &draft, DTP_OP_MATMUL, matrix->input_gradient_name);
+        dtp_draft_role(&draft, DTP_ROLE_GRADIENT, whole, DTP_READ, 0);
+        dtp_executor_cut(x, &draft, chunk, tokens * matrix->out * x->element_bytes);
+        dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, dtp_executor_block(x, layer), x->shape->op[op].weight);
+        if (aux.index != DTP_NO_INDEX) {
+            dtp_draft_role(&draft, DTP_ROLE_AUX, aux, DTP_READ | (last ? DTP_FREE : 0), 0);
+            dtp_executor_cut(x, &draft, chunk, bytes);
+        }
+        if (chunk)
+            dtp_draft_role(&draft, DTP_ROLE_INPUT_GRADIENT, *made, DTP_WRITE, 0);
+        else
+            *made = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, matrix->input_gradient_name,
+                                     DTP_OWNER_WORKSPACE, bytes, DTP_WRITE);
+        dtp_executor_cut(x, &draft, chunk, bytes);
+        dtp_executor_matmul(x, &draft, tokens / x->rules.tensor_chunks, matrix->in, matrix->out);
+        dtp_executor_end(x, &draft);
+    }
+    return whole;
 }
 
 /* ---- the loss ---------------------------------------------------------------------------------------------------- */

@@ -11,11 +11,19 @@ void dtp_executor_tensor_make(struct dtp_executor *x);
 dtp_buffer_id dtp_executor_gather_rows(struct dtp_executor *x, const char *name, dtp_buffer_id rows);
 struct dtp_executor_moved dtp_executor_gather_beside(struct dtp_executor *x, const char *name, dtp_buffer_id rows);
 
-/* A draft whose result, added to it by the caller in role RESULT, gets this rank's rows of the sum of `terms` [T, h];
- * and its end, behind which the terms go. */
-void dtp_executor_begin_sum(struct dtp_executor *x, struct dtp_draft *draft, const char *name, dtp_buffer_id terms);
-void dtp_executor_end_sum(struct dtp_executor *x, struct dtp_draft *draft, dtp_buffer_id terms);
-/* The same into a fresh buffer. */
+/* The same chunk by chunk (rules.tensor_chunks), the last operation of each in `by`, which has room for
+ * DTP_EXECUTOR_TENSOR_CHUNKS of them; the caller awaits each. */
+dtp_buffer_id dtp_executor_gather_chunks(struct dtp_executor *x, const char *name, dtp_buffer_id rows, dtp_op_id *by);
+/* The draft's last operand becomes the chunk of a tensor of so many bytes, where rows come in several. */
+void dtp_executor_cut(const struct dtp_executor *x, struct dtp_draft *draft, uint32_t chunk, uint64_t bytes);
+
+/* A draft whose result, added to it by the caller in role RESULT, gets this rank's rows of a chunk of the sum of
+ * `terms` [T, h]; its end, which the caller awaits; and behind that of the last chunk, whose terms go. */
+void dtp_executor_begin_sum(struct dtp_executor *x, struct dtp_draft *draft, const char *name, dtp_buffer_id terms,
+                            uint32_t chunk);
+dtp_op_id dtp_executor_end_sum(struct dtp_executor *x, struct dtp_draft *draft, uint32_t chunk);
+void dtp_executor_scattered(struct dtp_executor *x, dtp_op_id by, dtp_buffer_id terms);
+/* All of the sum into a fresh buffer. */
 dtp_buffer_id dtp_executor_scatter_sum(struct dtp_executor *x, const char *name, dtp_buffer_id terms,
                                        const char *result, enum dtp_owner owner);
 /* total += values, both this rank's rows; `access` of the values besides that they are read. */
@@ -29,6 +37,12 @@ void dtp_executor_gathered_input_gradient(struct dtp_executor *x, uint64_t layer
 /* With the weight's gradient, collectives beside the products (plan.tp_overlap); the result's gradient goes. */
 void dtp_executor_overlapped_backward(struct dtp_executor *x, uint64_t layer, int op, dtp_buffer_id gradient,
                                       dtp_buffer_id input, uint32_t input_frees, dtp_buffer_id *made);
+
+/* Backward of a projection whose result was a sum: the gradient of that, of which this rank has `rows`, is gathered by
+ * chunks, each beside the product that makes the input's gradient of the one before, which is fresh in *made. `aux`: as
+ * input_gradient of lower_executor_backward.c has it. Returns the gathered gradient, for the weight's. */
+dtp_buffer_id dtp_executor_gradient_by_chunks(struct dtp_executor *x, uint64_t layer, int op, dtp_buffer_id rows,
+                                              dtp_buffer_id aux, dtp_buffer_id *made);
 
 /* [rows, 3] floats of each rank, side by side by ranks; fresh, and those of this rank go. */
 dtp_buffer_id dtp_executor_gather_parts(struct dtp_executor *x, dtp_buffer_id parts, uint64_t rows);

@@ -10,16 +10,16 @@
  *                has none), so that backward goes through the first layer, too
  *   4 bits       bitsandbytes' matmul_4bit unpacks in one kernel, in forward and again in backward (autograd/_functions
  *                .py, MatMul4Bit); its scales are packed where bnb_4bit_use_double_quant says so: nf4-double
+ *   fp32         adapters compute in it without autocast (Trainer's bf16 and fp16 off): dtp_plan_widens_adapters
  *   results      of packed matrices are copied before an adapter's is added (tuners/lora/bnb.py)
  *
- * Not modelled: adapters computed in fp32, which is what peft does without autocast (Trainer's bf16 and fp16 off);
- * prepare_model_for_kbit_training (peft, utils/other.py), which makes every fp16 and bf16 parameter that is not packed
- * fp32 - norms, embedding and head - but not of GPTQ. TRL's peft_module_casting_to_bf16 (trl/trainer/utils.py), for
- * models in 4 bits with bf16, makes embedding and head bf16 again and keeps norms fp32: an fp32 weight makes a norm's
- * result fp32 (weight times the result in the input's format: MistralRMSNorm), which Linear4bit computes in its own
- * format but returns in its input's (bitsandbytes, nn/modules.py), so that the stream behind the first sum is fp32.
- * Measured, of Mistral-7B: 262,144 bytes a token more than without, 31 layers' inputs and what the head reads, 2 x 4096
- * each (published_runs_3d_moe.csv, fa-049 and fa-051, fa-061 and fa-063). */
+ * Not modelled: prepare_model_for_kbit_training (peft, utils/other.py), which makes every fp16 and bf16 parameter that
+ * is not packed fp32 - norms, embedding and head - but not of GPTQ. TRL's peft_module_casting_to_bf16
+ * (trl/trainer/utils.py), for models in 4 bits with bf16, makes embedding and head bf16 again and keeps norms fp32: an
+ * fp32 weight makes a norm's result fp32 (weight times the result in the input's format: MistralRMSNorm), which
+ * Linear4bit computes in its own format but returns in its input's (bitsandbytes, nn/modules.py), so that the stream
+ * behind the first sum is fp32. Measured, of Mistral-7B: 262,144 bytes a token more than without, 31 layers' inputs
+ * and what the head reads, 2 x 4096 each (published_runs_3d_moe.csv, fa-049 and fa-051, fa-061 and fa-063). */
 #include "runtime/torch/torch.h"
 
 #include "plan/rules.h"
