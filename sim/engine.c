@@ -374,6 +374,19 @@ static void slow_collectives(const struct engine *e, double *speed)
         speed[i] *= dtp_op_speed_beside_kernels(e->job->rates, op_of(e, e->running[i].op));
 }
 
+/* Kernels beside transfers that wait for their other end have fewer SMs from their first thread block to their last. */
+static void slow_by_waiting(struct engine *e, const struct dtp_usage *waiting, double *speed)
+{
+    double held = 0;
+    for (size_t i = 0; i < e->arrived_count; i++)
+        held += waiting[i].of[DTP_RESOURCE_SM];
+    for (size_t i = 0; i < e->running_count && held > 0 && held < 1; i++) {
+        const uint32_t op = e->running[i].op;
+        if (e->ops[op].computes)
+            speed[i] *= dtp_op_speed_on_fewer_sms(e->job->rates, op_of(e, op), held) / (1 - held);
+    }
+}
+
 /* Operations whose speed does not change keep their end to the last bit, so that sums of times stay sums. */
 static void share_again(struct engine *e)
 {
@@ -395,6 +408,7 @@ static void share_again(struct engine *e)
         dtp_share(usage, e->running_count + e->arrived_count, speed);
     if (e->job->rates->measured_s && !alone)
         slow_collectives(e, speed);
+    slow_by_waiting(e, waiting, speed);
     for (size_t i = 0; i < e->running_count; i++) {
         struct running *r = &e->running[i];
         if (speed[i] == r->speed)

@@ -486,6 +486,14 @@ struct dtp_usage dtp_op_waiting_usage(const struct dtp_op_rates *rates, const st
     return usage;
 }
 
+double dtp_op_speed_on_fewer_sms(const struct dtp_op_rates *rates, const struct dtp_op *op, double share)
+{
+    const struct dtp_demand *d = op->demand;
+    if (op->kind != DTP_OP_MATMUL || dtp_matmul_is_narrow(d->dtype, d->m, d->n, d->k))
+        return 1 - share;
+    return dtp_matmul_speed_on_fewer_sms(&rates->cluster->gpu, d->m, d->n, share);
+}
+
 double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     if (dtp_op_kind_class(op->kind) != DTP_CLASS_COLLECTIVE)

@@ -103,23 +103,45 @@ static double tiled_s(const struct dtp_gpu *gpu, double unit_s, double m, double
     return best_s;
 }
 
-/* The same in the best of the tiles that libraries have. SMs that idle leave their power to the others, whose clock
- * rises, but not beyond what it is with power to spare. */
+/* Tiles that libraries have; odd ones come to less. */
+static const struct tile {
+    double rows, columns;
+    bool odd;
+} tiles[] = {{128, 128, false}, {128, 256, false}, {256, 128, false}, {128, 192, true}, {192, 128, true}};
+enum { TILES = sizeof tiles / sizeof *tiles };
+
+/* The same in the best of these. SMs that idle leave their power to the others, whose clock rises, but not beyond what
+ * it is with power to spare. */
 static double products_s(const struct dtp_gpu *gpu, double rate, double m, double n, double k)
 {
-    static const struct {
-        double rows, columns;
-        bool odd;
-    } tiles[] = {{128, 128, false}, {128, 256, false}, {256, 128, false}, {128, 192, true}, {192, 128, true}};
     const struct dtp_calibration *c = &dtp_calibration;
     double unit_s[] = {2 * k / rate, 2 * k / (rate * c->matmul_odd_tile)}, occupied_s = INFINITY;
-    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
+    for (size_t i = 0; i < TILES; i++)
         if (m * n * unit_s[tiles[i].odd] < occupied_s) /* if no SM idled */
             occupied_s =
                 least(occupied_s, tiled_s(gpu, unit_s[tiles[i].odd], m, n, k, tiles[i].rows, tiles[i].columns));
     double full_s = m * n * unit_s[false];
     double paid_s = full_s + c->matmul_idle_loss * (occupied_s - full_s);
     return most(paid_s, occupied_s / (1 + c->matmul_power_headroom)) / c->matmul_full_waves;
+}
+
+double dtp_matmul_speed_on_fewer_sms(const struct dtp_gpu *gpu, double m, double n, double share)
+{
+    const double sms = gpu->sm_count, left = 1 - share;
+    double best = INFINITY, best_area = 0, best_count = 0;
+    if (share <= 0 || sms <= 0)
+        return left;
+    for (size_t i = 0; i < TILES; i++) {
+        const double area = tiles[i].rows * tiles[i].columns;
+        const double count = ceil(m / tiles[i].rows) * ceil(n / tiles[i].columns);
+        const double work = ceil(count / sms) * area / (tiles[i].odd ? dtp_calibration.matmul_odd_tile : 1);
+        if (work < best || (work == best && area > best_area))
+            best = work, best_area = area, best_count = count;
+    }
+    if (best_count <= sms * left)
+        return 1;
+    const double waves = ceil(best_count / sms);
+    return waves / ceil(waves / left);
 }
 
 /* What tensor cores reach of their sustained rate in a format, and bytes of an operand's element. */

@@ -38,6 +38,11 @@ double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enu
 double dtp_native_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_product product,
                                    double groups, double m, double n, double k);
 
+/* Speed of a matmul beside which others hold `share` of the SMs from its start to its end, of its speed on all of them.
+ * Its tiles, those that an idle device makes soonest, go in waves, one to an SM: libraries choose them so that waves
+ * fill all SMs, and what no SM is left for is a wave more. A matmul that has an SM left for each tile loses nothing. */
+double dtp_matmul_speed_on_fewer_sms(const struct dtp_gpu *gpu, double m, double n, double share);
+
 /* Bytes a second of sums that a matmul adds its result to: they are read and written while tiles are computed, all but
  * what shows. */
 double dtp_accumulated_bytes_per_s(const struct dtp_gpu *gpu);

@@ -256,27 +256,27 @@ says '7 of 7 within all bounds' out
 expect 1 "$reports/validate_two.scenarios" "${measured[@]}" --tolerance 8% -o validate_two.csv
 says '10 of 12 within all bounds' out
 
-# Layouts of two GPUs, whose ranks store what they exchange into each other's memory. By their machine's probe schedules of
-# two chunks a rank are up to 6.4 % fast.
+# Layouts of two GPUs, whose ranks store what they exchange into each other's memory.
 grep -e '--gpus 2' "$reports/validate_layouts.scenarios" | grep -ve '--ep 2' >layouts.scenarios
 grep -e '--gpus 2' "$reports/validate_layouts.scenarios" | grep -e '--ep 2' >experts.scenarios
 layouts=(--gpu h200 --device cuda --atomic-attention --no-gradient-norm --untimed-matmuls --resume --tolerance 5%)
-expect 1 layouts.scenarios "${layouts[@]}" --machine "$reports/machine_pushed.csv" -o layouts_pushed.csv
-says '12 of 15 within all bounds' out
-says 'step time of 15: |error| median 2.9 %, largest 6.4 %' out
+expect 0 layouts.scenarios "${layouts[@]}" --machine "$reports/machine_pushed.csv" -o layouts_pushed.csv
+says '15 of 15 within all bounds' out
+says 'step time of 15: |error| median 1.6 %, largest 4.1 %' out
 expect 0 experts.scenarios --force-load-balance "${layouts[@]}" --machine "$reports/machine_pushed.csv" -o experts_pushed.csv
 says '4 of 4 within all bounds' out
 # By the catalogue all are within 10 %.
 expect 0 layouts.scenarios "${layouts[@]}" --tolerance 10% -o layouts_pushed.csv
 expect 0 experts.scenarios --force-load-balance "${layouts[@]}" --tolerance 10% -o experts_pushed.csv
 
-# Eight jobs of other models, which nobody had tuned anything to: pipelines are fast here too, most of all GPT-2 1.5B's.
+# Eight jobs of other models. By their probe the pipeline of 7B, whose matmuls a probe has 5 % faster than the catalogue, is
+# 5.2 % fast.
 expect 1 "$reports/validate_more.scenarios" "${layouts[@]}" --machine "$reports/machine_more.csv" -o more.csv
-says '5 of 8 within all bounds' out
-says 'step time of 8: |error| median 3.8 %, largest 7.5 %' out
-expect 1 "$reports/validate_more.scenarios" "${layouts[@]}" -o more.csv
 says '7 of 8 within all bounds' out
-says 'step time of 8: |error| median 2.3 %, largest 6.7 %' out
+says 'step time of 8: |error| median 3.7 %, largest 5.2 %' out
+expect 0 "$reports/validate_more.scenarios" "${layouts[@]}" -o more.csv
+says '8 of 8 within all bounds' out
+says 'step time of 8: |error| median 1.4 %, largest 3.3 %' out
 
 # Of PyTorch's own runs two had a dropped head's segment, 2.1 %; GPT-2's steps are -5.7 % by rows of a probe that took its
 # odd head's kernels to draw full power (reports/h200/README.md).
