@@ -142,6 +142,7 @@ struct dtp_plan {
                                  and validate that in the next step; default false */
     uint32_t pipeline_ranks;  /* of a slice of the model: of the pipeline that it is a stage of, 0: of none; derived */
     bool pipeline_on_sockets; /* whose transfers leave a node by sockets */
+    bool pipeline_two_tables; /* whose embedding is the head too, of which two ranks have a copy each */
     uint32_t sequence_shards; /* ranks that the residual stream is spread over, 1: none; derived: tp, where it is
                                  sequence parallel */
     uint32_t micro_batch;     /* sequences per GPU per micro-step */

@@ -275,6 +275,7 @@ expect 1 "$reports/validate_more.scenarios" "${layouts[@]}" --machine "$reports/
 says '7 of 8 within all bounds' out
 says 'step time of 8: |error| median 3.7 %, largest 5.2 %' out
 expect 0 "$reports/validate_more.scenarios" "${layouts[@]}" -o more.csv
+grep -q 'gpt-2-xl ddp .* equal  *[+-]0\.0$' out || failed "GPT-2's device memory: $(grep gpt-2 out)"
 says '8 of 8 within all bounds' out
 says 'step time of 8: |error| median 1.4 %, largest 3.3 %' out
 

@@ -41,8 +41,10 @@ static uint64_t group(const struct dtp_beside *b, uint64_t ranks, uint64_t strid
 /* Buffers for each neighbour that a rank of a pipeline sends to or receives from, of which those between others have
  * two; and one communicator's for what ends a step. Chunks of the model beyond one a rank, and a second direction, make
  * passes go both ways, each with neighbours of its own (lower_transfers.c). Ranks that have a stage twice, once of each
- * direction, get each other's gradients by a transfer of any number of thread blocks (lower_executor_stages.c): two
- * H200, dualpipe, 404 MB beyond the rest; with it +0.0 % (reports/h200/validate/layouts_pushed.csv). */
+ * direction, and the first and the last with a matrix that is embedding and head, get each other's gradients by a
+ * transfer of any number of thread blocks (lower_executor_stages.c): two H200, dualpipe, 404 MB beyond the rest; with
+ * it +0.0 % (reports/h200/validate/layouts_pushed.csv). Of stages between, which have none of the latter, none is
+ * fuller than the first as a rule. */
 static uint64_t transfers(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
     const struct dtp_plan *plan = b->plan;
@@ -51,7 +53,8 @@ static uint64_t transfers(const struct dtp_beside *b, struct dtp_memory_list *li
     if (!plan->pipeline_ranks)
         return 0;
     const uint64_t neighbours = plan->pipeline_ranks == 2 ? 1 : 2, ways = 2 * (plan->virtual_stages > 1 ? 2u : 1u);
-    const uint64_t joined = plan->schedule == DTP_SCHEDULE_DUALPIPE && !sockets
+    const bool joins = plan->schedule == DTP_SCHEDULE_DUALPIPE || plan->pipeline_two_tables;
+    const uint64_t joined = joins && !sockets
                                 ? dtp_memory_part(list, DTP_TERM_NCCL_TRANSFERS, 1, 1,
                                                   (uint64_t)(dtp_calibration.nccl_transfer_bytes *
                                                              whole_or_fewer(plan->executor.collective_ctas,
