@@ -380,10 +380,10 @@ static void slow_by_waiting(struct engine *e, const struct dtp_usage *waiting, d
     double held = 0;
     for (size_t i = 0; i < e->arrived_count; i++)
         held += waiting[i].of[DTP_RESOURCE_SM];
-    for (size_t i = 0; i < e->running_count && held > 0 && held < 1; i++) {
+    for (size_t i = 0; i < e->running_count && held > 0; i++) {
         const uint32_t op = e->running[i].op;
         if (e->ops[op].computes)
-            speed[i] *= dtp_op_speed_on_fewer_sms(e->job->rates, op_of(e, op), held) / (1 - held);
+            speed[i] = fmin(1, speed[i] * dtp_op_waves_beside_waiting(e->job->rates, op_of(e, op), held));
     }
 }
 

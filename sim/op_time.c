@@ -28,7 +28,7 @@ static const enum dtp_collective goes_so[DTP_CARRIED_COUNT] = {
 static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_execution *of_all,
                           struct dtp_group placed, struct dtp_group_rates *out)
 {
-    const struct dtp_execution own = dtp_collective_execution(&placed, of_all), *execution = &own;
+    const struct dtp_execution own = dtp_collective_execution(cluster, &placed, of_all), *execution = &own;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         out->cost[i] = dtp_collective_cost(cluster, &placed, (enum dtp_collective)i);
         double links_alone = out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE];
@@ -486,12 +486,14 @@ struct dtp_usage dtp_op_waiting_usage(const struct dtp_op_rates *rates, const st
     return usage;
 }
 
-double dtp_op_speed_on_fewer_sms(const struct dtp_op_rates *rates, const struct dtp_op *op, double share)
+double dtp_op_waves_beside_waiting(const struct dtp_op_rates *rates, const struct dtp_op *op, double share)
 {
     const struct dtp_demand *d = op->demand;
-    if (op->kind != DTP_OP_MATMUL || dtp_matmul_is_narrow(d->dtype, d->m, d->n, d->k))
-        return 1 - share;
-    return dtp_matmul_speed_on_fewer_sms(&rates->cluster->gpu, d->m, d->n, share);
+    const double made_for = dtp_matmul_share(&rates->cluster->gpu, rates->execution);
+    const double taken = most(0, share - (1 - made_for)) / made_for; /* of the SMs that it is made for */
+    if (op->kind != DTP_OP_MATMUL || dtp_matmul_is_narrow(d->dtype, d->m, d->n, d->k) || taken <= 0 || taken >= 1)
+        return 1;
+    return dtp_matmul_speed_on_fewer_sms(made_for * rates->cluster->gpu.sm_count, d->m, d->n, taken) / (1 - taken);
 }
 
 double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struct dtp_op *op)

@@ -98,9 +98,9 @@ struct dtp_usage dtp_op_usage(const struct dtp_op_rates *rates, const struct dtp
 /* What a transfer that has been launched uses until its other end comes: its thread blocks' SMs; none up to Ampere. */
 struct dtp_usage dtp_op_waiting_usage(const struct dtp_op_rates *rates, const struct dtp_op *op);
 
-/* Speed of a kernel while others hold `share` of the SMs throughout, of its speed on all of them: a matmul's goes by
- * waves of tiles (op_cost.h), others lose that share. */
-double dtp_op_speed_on_fewer_sms(const struct dtp_op_rates *rates, const struct dtp_op *op, double share);
+/* What a kernel's speed is beside transfers that hold `share` of the SMs throughout, / what it is where they take turns
+ * for them: a matmul's goes by waves of tiles (op_cost.h), of those SMs that it is made for; others': 1. */
+double dtp_op_waves_beside_waiting(const struct dtp_op_rates *rates, const struct dtp_op *op, double share);
 
 /* A collective's speed beside kernels, of its speed alone; 1 for other operations. */
 double dtp_op_speed_beside_kernels(const struct dtp_op_rates *rates, const struct dtp_op *op);

@@ -317,7 +317,7 @@ enum dtp_status dtp_bind_collective(struct dtp_binder *b, struct dtp_bound_op *o
         return dtp_fault(b->faults, DTP_BAD_INPUT, NULL, 0,
                          "%s \"%s\" gives %" PRIu64 " bytes and has room for %" PRIu64 " among %" PRIu64 " ranks",
                          dtp_op_kind_text(b->op->kind), b->op->name, given, received, ranks);
-    g.into_peers = dtp_op_gathers_rows(b->op) && g.bytes >= DTP_ROWS_COPIED_LEAST_BYTES;
+    g.into_peers = dtp_op_gathers_rows(b->op);
     out->kind = DTP_BOUND_COLLECTIVE;
     out->arguments.collective = g;
     return DTP_OK;

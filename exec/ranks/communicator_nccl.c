@@ -8,6 +8,7 @@
 #include "base/append.h"
 #include "base/clock.h"
 #include "kernels/element.h"
+#include "base/execution.h"
 #include "ranks/nccl_exchange.h"
 
 #include <cuda_runtime_api.h>
@@ -17,6 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+/* Predictions know how many that are. */
+_Static_assert(DTP_PUSH_TARGETS == DTP_PEERS_MOST, "ranks that store into each other's memory");
 
 /* Codes of NCCL's kind; those of ours are above. */
 enum { CODE_UNSUPPORTED = 1000, CODE_ABORTED };

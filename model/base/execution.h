@@ -77,9 +77,8 @@ static inline bool dtp_execution_copies(const struct dtp_execution *execution, e
     return execution->copied >> collective & 1;
 }
 
-/* An all_gather of rows among tensor parallel ranks goes into the peers' memory by copy engines from so many bytes on,
- * which is all but parts of the loss (exec/ranks/nccl_exchange.h). */
-#define DTP_ROWS_COPIED_LEAST_BYTES (UINT64_C(1) << 20)
+/* Ranks of a group, at most, that store into each other's memory (exec/ranks/nccl_exchange.h). */
+#define DTP_PEERS_MOST 16u
 
 /* Ranks that share a copy of a module's state: those that have the same experts are others, for tensor parallel ranks
  * are among those that divide experts. And how many of the role's ranks these are apart. */

@@ -132,7 +132,7 @@ static double spared_s(const struct job *j, enum dtp_collective collective, uint
 {
     struct dtp_group group = tensor_group(j);
     struct dtp_execution execution = dtp_plan_execution(j->plan);
-    execution = dtp_collective_execution(&group, &execution);
+    execution = dtp_collective_execution(j->cluster, &group, &execution);
     double beside_s = fmin((double)count * one_s, window_s);
     if (!count || dtp_cluster_is_host(j->cluster) || one_s <= 0)
         return 0;
@@ -149,7 +149,7 @@ static void add_own_tensor(const struct job *j, struct stages *s)
     struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
     struct dtp_collective_cost reduce = dtp_collective_cost(j->cluster, &group, DTP_ALL_REDUCE);
     struct dtp_execution execution = dtp_plan_execution(j->plan);
-    execution = dtp_collective_execution(&group, &execution);
+    execution = dtp_collective_execution(j->cluster, &group, &execution);
     dtp_collective_choose(j->cluster, &group, &execution, DTP_ALL_GATHER, &gather);
     j->plan->runtime->closed->tensor_traffic(&j->slice, own);
     double sent = (double)j->stream_bytes * (j->plan->tp - 1) / j->plan->tp / fmax(1, (double)own->chunks);

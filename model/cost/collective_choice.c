@@ -15,12 +15,16 @@ bool dtp_collective_is_librarys(const struct dtp_execution *execution, enum dtp_
     return !execution->collective_ctas && !is_direct(execution, collective);
 }
 
-struct dtp_execution dtp_collective_execution(const struct dtp_group *group, const struct dtp_execution *execution)
+struct dtp_execution dtp_collective_execution(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                              const struct dtp_execution *execution)
 {
     struct dtp_execution out = *execution;
     const uint32_t stride = out.tensor_stride ? out.tensor_stride : 1;
-    if (out.own_kernels && out.tensor_ranks > 1 && group->nodes == 1 && group->ranks == out.tensor_ranks &&
-        group->stride == stride && !out.windows)
+    const enum dtp_link link = dtp_cluster_link(cluster);
+    const bool tensor = out.tensor_ranks > 1 && group->ranks == out.tensor_ranks && group->stride == stride;
+    const bool mapped = group->nodes == 1 && group->ranks <= DTP_PEERS_MOST &&
+                        (link == DTP_LINK_NVLINK || link == DTP_LINK_XGMI) && !out.windows;
+    if (out.own_kernels && tensor && mapped)
         out.copied |= 1u << DTP_ALL_GATHER;
     return out;
 }

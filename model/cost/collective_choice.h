@@ -9,9 +9,11 @@
 /* Whether it is left to NCCL, which is how machine files have it. */
 bool dtp_collective_is_librarys(const struct dtp_execution *execution, enum dtp_collective collective);
 
-/* How a group's collectives go: under runtime dtplan tensor parallel ranks of one node copy rows into each other's
- * memory where they gather them, whatever carries the others (exec/ranks/nccl_exchange.h). */
-struct dtp_execution dtp_collective_execution(const struct dtp_group *group, const struct dtp_execution *execution);
+/* How a group's collectives go: under runtime dtplan tensor parallel ranks of one node, whose links let GPUs map each
+ * other's memory, copy rows there where they gather them, whatever carries the others (exec/ranks/nccl_exchange.h). A
+ * probe's rows of all_gather, which are NCCL's, say nothing of these: copy_gather_s and copy_link_fraction do. */
+struct dtp_execution dtp_collective_execution(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                              const struct dtp_execution *execution);
 
 /* Turns the cost of NCCL's own choice for this group into that of the plan's. Nothing changes where the plan leaves it
  * to NCCL. */

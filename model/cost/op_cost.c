@@ -125,9 +125,9 @@ static double products_s(const struct dtp_gpu *gpu, double rate, double m, doubl
     return most(paid_s, occupied_s / (1 + c->matmul_power_headroom)) / c->matmul_full_waves;
 }
 
-double dtp_matmul_speed_on_fewer_sms(const struct dtp_gpu *gpu, double m, double n, double share)
+double dtp_matmul_speed_on_fewer_sms(double sms, double m, double n, double share)
 {
-    const double sms = gpu->sm_count, left = 1 - share;
+    const double left = 1 - share;
     double best = INFINITY, best_area = 0, best_count = 0;
     if (share <= 0 || sms <= 0)
         return left;

@@ -38,10 +38,12 @@ double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enu
 double dtp_native_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_product product,
                                    double groups, double m, double n, double k);
 
-/* Speed of a matmul beside which others hold `share` of the SMs from its start to its end, of its speed on all of them.
- * Its tiles, those that an idle device makes soonest, go in waves, one to an SM: libraries choose them so that waves
- * fill all SMs, and what no SM is left for is a wave more. A matmul that has an SM left for each tile loses nothing. */
-double dtp_matmul_speed_on_fewer_sms(const struct dtp_gpu *gpu, double m, double n, double share);
+/* Speed of a matmul made for `sms` of which others hold `share` from its start to its end, of its speed on all of them.
+ * Its tiles, those that an idle device makes soonest, go in w waves, one to an SM; it then takes as long as w / (1 -
+ * share) waves, rounded up, and loses nothing where an SM is left for each tile. A rule by measurement
+ * (test_fewer_sms), not by a known mechanism: 128 SMs beside a transfer of four would hold 384 tiles in three waves as
+ * 132 do, and yet matmuls of such shapes take the time of four. */
+double dtp_matmul_speed_on_fewer_sms(double sms, double m, double n, double share);
 
 /* Bytes a second of sums that a matmul adds its result to: they are read and written while tiles are computed, all but
  * what shows. */

@@ -2,6 +2,7 @@
 #include "runtime/runtimes.h"
 
 #include "net/models.h"
+#include "plan/runtime_sizes.h"
 #include "plan/checkpointing.h"
 #include "plan/graph_modules.h"
 #include "base/nearest.h"

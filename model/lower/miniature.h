@@ -35,7 +35,8 @@
  *
  * Where runs do not line up (ZeRO++, buckets under a compressing hook of DDP), or where the net is
  * hardly larger than its miniatures, all layers are lowered, of many micro-steps again as few where the last of
- * them leaves nothing behind. So the answer is always that of the program. */
+ * them leaves nothing behind. So the answer is that of the program, but for some bytes where the padding of
+ * tensors does not grow linearly with layers: 0.003 % at most of what was drawn. */
 #ifndef DTP_MINIATURE_H
 #define DTP_MINIATURE_H
 

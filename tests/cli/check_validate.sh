@@ -256,8 +256,8 @@ says '7 of 7 within all bounds' out
 expect 1 "$reports/validate_two.scenarios" "${measured[@]}" --tolerance 8% -o validate_two.csv
 says '10 of 12 within all bounds' out
 
-# Layouts of two GPUs, whose ranks store what they exchange into each other's memory. Rows of tensor parallel ranks were
-# gathered by NCCL when these two files were measured, and by copies in rows_copied.csv, which is what is predicted.
+# Layouts of two GPUs, whose ranks store what they exchange into each other's memory. Of the four
+# jobs with tp NCCL gathered the rows when these files were measured; what is predicted are copies (rows_copied.csv).
 grep -e '--gpus 2' "$reports/validate_layouts.scenarios" | grep -ve '--ep 2' >layouts.scenarios
 grep -e '--gpus 2' "$reports/validate_layouts.scenarios" | grep -e '--ep 2' >experts.scenarios
 layouts=(--gpu h200 --device cuda --atomic-attention --no-gradient-norm --untimed-matmuls --resume --tolerance 5%)

@@ -23,16 +23,17 @@ static void test_fewer_sms(void **state)
     struct dtp_gpu gpu = test_h200();
     double sum = 0, measured = 0;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const double speed = dtp_matmul_speed_on_fewer_sms(&gpu, rows[i].m, rows[i].n, 4.0 / 132);
+        const double speed = dtp_matmul_speed_on_fewer_sms(gpu.sm_count, rows[i].m, rows[i].n, 4.0 / 132);
         assert_near(1 / speed, rows[i].ratio, 0.11); /* 4096 x 6400 and 2048 x 22016 take a wave more than that */
         sum += 1 / speed - 1, measured += rows[i].ratio - 1;
     }
     assert_near(sum, measured, 0.1);
     /* 4096 x 3072: 384 tiles, three waves; on 100 SMs 3.96, on 92 SMs 4.3. */
-    assert_near(dtp_matmul_speed_on_fewer_sms(&gpu, 4096, 3072, 32.0 / 132), 3.0 / 4, 1e-12);
-    assert_near(dtp_matmul_speed_on_fewer_sms(&gpu, 4096, 3072, 40.0 / 132), 3.0 / 5, 1e-12);
-    assert_near(dtp_matmul_speed_on_fewer_sms(&gpu, 128, 1024, 4.0 / 132), 1, 1e-12); /* 8 tiles, an SM for each */
-    assert_near(dtp_matmul_speed_on_fewer_sms(&gpu, 4096, 3072, 0), 1, 1e-12);
+    assert_near(dtp_matmul_speed_on_fewer_sms(gpu.sm_count, 4096, 3072, 32.0 / 132), 3.0 / 4, 1e-12);
+    assert_near(dtp_matmul_speed_on_fewer_sms(gpu.sm_count, 4096, 3072, 40.0 / 132), 3.0 / 5, 1e-12);
+    assert_near(dtp_matmul_speed_on_fewer_sms(gpu.sm_count, 128, 1024, 4.0 / 132), 1,
+                1e-12); /* 8 tiles, an SM for each */
+    assert_near(dtp_matmul_speed_on_fewer_sms(gpu.sm_count, 4096, 3072, 0), 1, 1e-12);
 }
 
 int main(void)
