@@ -13,7 +13,7 @@
  * weight gradient, which each chunk adds to, is a small part of the traffic; cuBLASLt's recommendation for Hopper, one
  * for each stream that runs matmuls. */
 #define DTP_EXECUTOR_LOSS_CHUNK_BYTES (UINT64_C(512) << 20)
-#define DTP_EXECUTOR_TENSOR_CHUNKS 16u /* at most, key tp_chunks */
+#define DTP_EXECUTOR_TENSOR_CHUNKS 16u     /* at most, key tp_chunks */
 #define DTP_EXECUTOR_LOSS_CHUNK_LEAST 128u /* tokens */
 #define DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES (UINT64_C(32) << 20)
 /* Rows of a chunk: as asked, or 0 the largest power of two that fits, so that the usual batches divide. */
