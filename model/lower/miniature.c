@@ -117,9 +117,12 @@ static uint32_t micro_steps_of(const struct dtp_plan *plan)
 }
 
 /* Whether a layer's part of the step may be as its neighbours' at the ends of the net, too: weights stand, or the sum
- * moves them, and what a layer reduces is through when it is. */
+ * moves them, and what a layer reduces is through when it is. Not of our executor, whose arena is to be known to the
+ * byte: one layer alone, which is both ends, came to 0.03 % too much where tensor parallel ranks divide experts. */
 static bool may_have_no_ends(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
+    if (plan->runtime->own_prefetch)
+        return false;
     return plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1 || fills_bucket(transformer, plan) ||
            (plan->strategy == DTP_ZERO2 && !plan->runtime->fsdp);
 }
@@ -136,6 +139,13 @@ static uint64_t ends_of(const struct dtp_plan *plan)
     return ahead && !go ? unit + ahead : 2 * unit + ahead;
 }
 
+/* Tensor parallel ranks of our executor that divide experts: 0.4 % too much were seen under ZeRO-3 with rows made
+ * again, and why is not known, so that all of their layers are lowered. */
+static bool is_uneven(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return plan->runtime->own_prefetch && plan->tp > 1 && transformer->experts > 0;
+}
+
 /* Of the two miniatures of a step's bytes, the larger of which has `more` periods more. */
 static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                                uint64_t more)
@@ -145,7 +155,8 @@ static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *tra
     uint64_t ends = more == NEAR_PERIODS ? size.period : ends_of(plan);
     uint64_t least = layers_from(first + ends, transformer, size.period);
     bool small = 2 * least + more * size.period < transformer->layers;
-    size.layers = small && (has_period(plan) || fills_bucket(transformer, plan)) ? least : 0;
+    size.layers =
+        small && (has_period(plan) || fills_bucket(transformer, plan)) && !is_uneven(transformer, plan) ? least : 0;
     size.micro_steps = micro_steps_of(plan);
     return size;
 }
