@@ -51,9 +51,8 @@ static uint64_t period_of(const struct dtp_transformer *transformer, const struc
  * in a ring of its own from forward to backward. */
 static uint64_t ahead_of(const struct dtp_plan *plan)
 {
-    uint64_t units =
-        plan->runtime->own_prefetch || !plan->prefetch_depth ? plan->prefetch_depth : plan->prefetch_depth - 1;
-    return units * unit_of(plan);
+    bool own = plan->runtime->own_prefetch || !plan->prefetch_depth;
+    return (plan->prefetch_depth - (own ? 0 : 1)) * unit_of(plan);
 }
 
 /* Layers at either end that stay in bf16, and behind them one that predicts further ahead. */
@@ -117,14 +116,12 @@ static uint32_t micro_steps_of(const struct dtp_plan *plan)
 }
 
 /* Whether a layer's part of the step may be as its neighbours' at the ends of the net, too: weights stand, or the sum
- * moves them, and what a layer reduces is through when it is. Not of our executor, whose arena is to be known to the
- * byte: one layer alone, which is both ends, came to 0.03 % too much where tensor parallel ranks divide experts. */
+ * moves them, and what a layer reduces is through when it is. Not of our executor, whose arena is known to the byte:
+ * one layer, which is both ends, came to 0.03 % too much where tensor parallel ranks divide experts. */
 static bool may_have_no_ends(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
-    if (plan->runtime->own_prefetch)
-        return false;
-    return plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1 || fills_bucket(transformer, plan) ||
-           (plan->strategy == DTP_ZERO2 && !plan->runtime->fsdp);
+    const bool stands = plan->strategy == DTP_DDP || plan->strategy == DTP_ZERO1 || fills_bucket(transformer, plan);
+    return !plan->runtime->own_prefetch && (stands || (plan->strategy == DTP_ZERO2 && !plan->runtime->fsdp));
 }
 
 /* Layers of both ends of a step's bytes: a unit at either is enough, for whatever lies between is compared. The ring
@@ -139,24 +136,18 @@ static uint64_t ends_of(const struct dtp_plan *plan)
     return ahead && !go ? unit + ahead : 2 * unit + ahead;
 }
 
-/* Tensor parallel ranks of our executor that divide experts: 0.4 % too much were seen under ZeRO-3 with rows made
- * again, and why is not known, so that all of their layers are lowered. */
-static bool is_uneven(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
-{
-    return plan->runtime->own_prefetch && plan->tp > 1 && transformer->experts > 0;
-}
-
-/* Of the two miniatures of a step's bytes, the larger of which has `more` periods more. */
+/* Of the two miniatures of a step's bytes, the larger of which has `more` periods more. None where tensor parallel
+ * ranks of our executor divide experts: 0.4 % too much were seen under ZeRO-3, and why is not known. */
 static struct dtp_miniature_size size_of_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                                uint64_t more)
 {
     struct dtp_miniature_size size = dtp_miniature_size_of(transformer, plan, 1);
-    uint64_t first = others_first(transformer, plan) + others_last(transformer, plan);
     uint64_t ends = more == NEAR_PERIODS ? size.period : ends_of(plan);
-    uint64_t least = layers_from(first + ends, transformer, size.period);
-    bool small = 2 * least + more * size.period < transformer->layers;
-    size.layers =
-        small && (has_period(plan) || fills_bucket(transformer, plan)) && !is_uneven(transformer, plan) ? least : 0;
+    ends += others_first(transformer, plan) + others_last(transformer, plan);
+    uint64_t least = layers_from(ends, transformer, size.period);
+    bool whole = plan->runtime->own_prefetch && plan->tp > 1 && transformer->experts > 0;
+    bool small = 2 * least + more * size.period < transformer->layers && !whole;
+    size.layers = small && (has_period(plan) || fills_bucket(transformer, plan)) ? least : 0;
     size.micro_steps = micro_steps_of(plan);
     return size;
 }
@@ -386,23 +377,16 @@ static void add_left(struct dtp_live_sum *left, const struct dtp_live_run *run)
         left->bytes[owner] += run->net.bytes[owner] * (1 + (int64_t)run->again);
 }
 
-static bool is_nothing(const struct dtp_live_sum *left)
-{
-    for (int owner = 0; owner < DTP_OWNER_COUNT; owner++)
-        if (left->bytes[owner])
-            return false;
-    return true;
-}
-
 /* Whether micro-step `index`, 1 of any number but one, leaves nothing behind beyond what it found; the optimizer's step
  * is named after the last. */
 static bool leaves_nothing(const struct dtp_live_runs *runs, uint16_t index)
 {
-    struct dtp_live_sum left = {.total_bytes = 0};
+    const struct dtp_live_sum nothing = {.total_bytes = 0};
+    struct dtp_live_sum left = nothing;
     for (size_t i = 0; i < runs->count; i++)
         if (runs->run[i].micro_step == index && runs->run[i].phase != DTP_PHASE_STEP)
             add_left(&left, &runs->run[i]);
-    return is_nothing(&left);
+    return !memcmp(left.bytes, nothing.bytes, sizeof left.bytes);
 }
 
 /* What is at rest, and nothing else yet. */
