@@ -377,16 +377,21 @@ static void add_left(struct dtp_live_sum *left, const struct dtp_live_run *run)
         left->bytes[owner] += run->net.bytes[owner] * (1 + (int64_t)run->again);
 }
 
+static bool is_nothing(const struct dtp_live_sum *left)
+{
+    static const struct dtp_live_sum nothing;
+    return !memcmp(left->bytes, nothing.bytes, sizeof left->bytes);
+}
+
 /* Whether micro-step `index`, 1 of any number but one, leaves nothing behind beyond what it found; the optimizer's step
  * is named after the last. */
 static bool leaves_nothing(const struct dtp_live_runs *runs, uint16_t index)
 {
-    const struct dtp_live_sum nothing = {.total_bytes = 0};
-    struct dtp_live_sum left = nothing;
+    struct dtp_live_sum left = {.total_bytes = 0};
     for (size_t i = 0; i < runs->count; i++)
         if (runs->run[i].micro_step == index && runs->run[i].phase != DTP_PHASE_STEP)
             add_left(&left, &runs->run[i]);
-    return !memcmp(left.bytes, nothing.bytes, sizeof left.bytes);
+    return is_nothing(&left);
 }
 
 /* What is at rest, and nothing else yet. */
