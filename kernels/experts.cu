@@ -1,9 +1,8 @@
 #include "kernels/vector.cuh"
 
 /* Experts: a warp a token chooses and, backward, passes gradients through the affinities; rows to experts and back are
- * a block each. Counting takes no atomics, so that rows of an expert stand in the order of their tokens: each chunk of
- * tokens is counted by a block, whose threads are experts; one block finds where each chunk's rows of each expert
- * begin; then chunks place theirs. */
+ * a block each, or a warp where they are short. Rows of an expert stand in the order of their tokens: each chunk of
+ * tokens is counted by a block; then the blocks find where their rows of each expert begin and place them in order. */
 namespace dtp
 {
 namespace
@@ -145,79 +144,81 @@ __device__ void chunk_of(uint64_t tokens, uint32_t chosen, uint64_t *begin, uint
     *end = (first + each < tokens ? first + each : tokens) * chosen;
 }
 
-/* For each row of the chunk, in order, `seen(row, expert)`; all threads see all rows. */
-template <typename Seen> __device__ void each_row(const int32_t *expert, uint64_t begin, uint64_t end, Seen seen)
-{
-    __shared__ int32_t stage[staged];
-    for (uint64_t at = begin; at < end; at += staged) {
-        const int count = end - at < staged ? (int)(end - at) : staged;
-        __syncthreads();
-        for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x)
-            stage[i] = expert[at + i];
-        __syncthreads();
-        for (int i = 0; i < count; i++)
-            seen(at + i, stage[i]);
-    }
-}
-
-/* A thread's expert; there may be more experts than threads. */
+/* Counts take atomics, of integers: in any order they come to the same. */
 __global__ void __launch_bounds__(threads) count_rows(struct dtp_router_args a)
 {
+    __shared__ int32_t count[DTP_ROUTER_EXPERTS];
     const struct dtp_routes routes = dtp_routes_at(a.routes, a.tokens * a.chosen);
     uint64_t begin, end;
     chunk_of(a.tokens, a.chosen, &begin, &end);
-    for (uint32_t first = 0; first < a.experts; first += threads) {
-        const int32_t own = (int32_t)(first + threadIdx.x);
-        int32_t count = 0;
-        each_row(routes.expert, begin, end, [&](uint64_t, int32_t expert) { count += expert == own; });
-        if ((uint32_t)own < a.experts)
-            a.workspace[(uint64_t)blockIdx.x * a.experts + own] = count;
-    }
+    for (uint32_t e = threadIdx.x; e < a.experts; e += threads)
+        count[e] = 0;
+    __syncthreads();
+    for (uint64_t row = begin + threadIdx.x; row < end; row += threads)
+        atomicAdd(&count[routes.expert[row]], 1);
+    __syncthreads();
+    for (uint32_t e = threadIdx.x; e < a.experts; e += threads)
+        a.workspace[(uint64_t)blockIdx.x * a.experts + e] = count[e];
 }
 
-/* One block, a thread an expert: counts become where the chunk's rows of the expert begin. */
-__global__ void __launch_bounds__(1024) find_starts(struct dtp_router_args a)
+/* Where each expert's rows begin, and in *next those of this chunk: counts of all chunks, which each block adds up for
+ * itself, in `next` of those before. A thread an expert, and all threads all counts. */
+__device__ void find_starts(const struct dtp_router_args &a, int32_t *starts, int32_t *next)
 {
-    __shared__ int32_t before[1024];
-    const uint32_t e = threadIdx.x;
-    const struct dtp_routes routes = dtp_routes_at(a.routes, a.tokens * a.chosen);
-    int32_t total = 0;
-    for (uint32_t c = 0; c < DTP_ROUTER_CHUNKS && e < a.experts; c++)
-        total += a.workspace[c * a.experts + e];
-    before[e] = total;
-    for (uint32_t distance = 1; distance < 1024; distance *= 2) {
+    __shared__ int32_t before[DTP_ROUTER_EXPERTS];
+    const uint32_t e = threadIdx.x, counts = DTP_ROUTER_CHUNKS * a.experts;
+    before[e] = next[e] = 0;
+    __syncthreads();
+    for (uint32_t i = e; i < counts; i += DTP_ROUTER_EXPERTS) {
+        const int32_t count = a.workspace[i];
+        atomicAdd(&before[i % a.experts], count);
+        if (i / a.experts < blockIdx.x)
+            atomicAdd(&next[i % a.experts], count);
+    }
+    __syncthreads();
+    const int32_t total = before[e];
+    for (uint32_t distance = 1; distance < DTP_ROUTER_EXPERTS; distance *= 2) {
         __syncthreads();
         const int32_t add = e >= distance ? before[e - distance] : 0;
         __syncthreads();
         before[e] += add;
     }
-    int32_t at = before[e] - total;
-    if (e >= a.experts)
-        return;
-    routes.starts[e] = at;
-    if (e + 1 == a.experts)
-        routes.starts[a.experts] = before[e];
-    for (uint32_t c = 0; c < DTP_ROUTER_CHUNKS; c++) {
-        const int32_t count = a.workspace[c * a.experts + e];
-        a.workspace[c * a.experts + e] = at;
-        at += count;
-    }
+    next[e] += before[e] - total;
+    if (blockIdx.x == 0 && e < a.experts)
+        starts[e] = before[e] - total;
+    if (blockIdx.x == 0 && e + 1 == a.experts)
+        starts[a.experts] = before[e];
+    __syncthreads();
 }
 
-__global__ void __launch_bounds__(threads) place_rows(struct dtp_router_args a)
+/* A warp takes the chunk's rows in their order, 32 at a time: those of one expert stand behind each other. */
+__global__ void __launch_bounds__(DTP_ROUTER_EXPERTS) place_rows(struct dtp_router_args a)
 {
+    __shared__ int32_t next[DTP_ROUTER_EXPERTS], stage[staged];
     const struct dtp_routes routes = dtp_routes_at(a.routes, a.tokens * a.chosen);
+    const uint32_t lane = threadIdx.x % 32;
     uint64_t begin, end;
     chunk_of(a.tokens, a.chosen, &begin, &end);
-    for (uint32_t first = 0; first < a.experts; first += threads) {
-        const int32_t own = (int32_t)(first + threadIdx.x);
-        int32_t at = (uint32_t)own < a.experts ? a.workspace[(uint64_t)blockIdx.x * a.experts + own] : 0;
-        each_row(routes.expert, begin, end, [&](uint64_t row, int32_t expert) {
-            if (expert != own)
-                return;
-            routes.order[at] = (int32_t)row;
-            routes.place[row] = at++;
-        });
+    find_starts(a, routes.starts, next);
+    for (uint64_t at = begin; at < end; at += staged) {
+        const uint32_t count = end - at < staged ? (uint32_t)(end - at) : staged;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < count; i += DTP_ROUTER_EXPERTS)
+            stage[i] = routes.expert[at + i];
+        __syncthreads();
+        for (uint32_t i = lane; threadIdx.x < 32 && i - lane < count; i += 32) {
+            const int32_t expert = i < count ? stage[i] : -1;
+            const unsigned alike = __match_any_sync(all_lanes, expert), earlier = alike & ((1u << lane) - 1);
+            const int32_t place = expert < 0 ? 0 : next[expert] + __popc(earlier);
+            __syncwarp();
+            if (expert >= 0 && !earlier)
+                next[expert] += __popc(alike);
+            __syncwarp();
+            if (expert < 0)
+                continue;
+            routes.order[place] = (int32_t)(at + i);
+            routes.place[at + i] = place;
+        }
     }
 }
 
@@ -358,16 +359,24 @@ __device__ float2 gate_of(enum dtp_activation_kind kind, float x)
     return make_float2(x * s, s + x * s * (1 - s) * 1.5957691216057308f * (1.0f + 3 * 0.044715f * x * x));
 }
 
-template <typename T, int N>
+/* Of `LANES` threads that have a row, all of a block or a warp: which row, and which of them this is. */
+template <int LANES> __device__ uint64_t row_of(uint32_t *lane)
+{
+    *lane = threadIdx.x % LANES;
+    return (uint64_t)blockIdx.x * (threads / LANES) + threadIdx.x / LANES;
+}
+
+template <typename T, int N, int LANES>
 __global__ void __launch_bounds__(threads) activate_rows(struct dtp_expert_activation_args a)
 {
-    const uint64_t row = blockIdx.x;
-    const struct dtp_routes routes = dtp_routes_at((void *)a.routes, a.tokens * a.chosen);
-    if (a.experts && row >= (uint64_t)routes.starts[a.experts])
+    uint32_t lane;
+    const uint64_t row = row_of<LANES>(&lane), rows = a.tokens * a.chosen;
+    const struct dtp_routes routes = dtp_routes_at((void *)a.routes, rows);
+    if (row >= (a.experts ? (uint64_t)routes.starts[a.experts] : rows))
         return;
     const float weight = a.weights[routes.order[row]], before = a.weighs_input ? weight : 1.0f;
     const T *up = (const T *)a.up + 2 * row * a.width;
-    for (uint32_t i = threadIdx.x * N; i < a.width; i += threads * N) {
+    for (uint32_t i = lane * N; i < a.width; i += LANES * N) {
         packed<T, N> gate = load<N>(up + i), value = load<N>(up + a.width + i);
         float result[N];
 #pragma unroll
@@ -377,19 +386,20 @@ __global__ void __launch_bounds__(threads) activate_rows(struct dtp_expert_activ
     }
 }
 
-template <typename T, int N>
+template <typename T, int N, int LANES>
 __global__ void __launch_bounds__(threads) activate_rows_back(struct dtp_expert_activation_backward_args a)
 {
-    const uint64_t row = blockIdx.x;
-    const struct dtp_routes routes = dtp_routes_at((void *)a.routes, a.tokens * a.chosen);
-    if (a.experts && row >= (uint64_t)routes.starts[a.experts])
+    uint32_t lane;
+    const uint64_t row = row_of<LANES>(&lane), rows = a.tokens * a.chosen;
+    const struct dtp_routes routes = dtp_routes_at((void *)a.routes, rows);
+    if (row >= (a.experts ? (uint64_t)routes.starts[a.experts] : rows))
         return;
     const int32_t whose = routes.order[row];
     const float weight = a.weights[whose], before = a.weighs_input ? weight : 1.0f;
     const T *up = (const T *)a.up + 2 * row * a.width;
     T *made = (T *)a.up_gradient + 2 * row * a.width;
     double sum = 0;
-    for (uint32_t i = threadIdx.x * N; i < a.width; i += threads * N) {
+    for (uint32_t i = lane * N; i < a.width; i += LANES * N) {
         packed<T, N> gradient = load<N>((const T *)a.gradient + row * a.width + i);
         packed<T, N> gate = load<N>(up + i), value = load<N>(up + a.width + i);
         float of_gate[N], of_up[N], part = 0;
@@ -404,8 +414,11 @@ __global__ void __launch_bounds__(threads) activate_rows_back(struct dtp_expert_
         store(made + i, of_gate);
         store(made + a.width + i, of_up);
     }
-    sum = block_sum(sum);
-    if (threadIdx.x == 0)
+    if constexpr (LANES == 32)
+        sum = warp_sum(sum);
+    else
+        sum = block_sum(sum);
+    if (lane == 0)
         a.weight_gradient[whose] = (float)sum + (a.accumulate ? a.weight_gradient[whose] : 0.0f);
 }
 
@@ -479,6 +492,27 @@ template <typename T> struct chooses_back {
         });                                                                                                            \
     } while (0)
 
+/* Where a row's vectors leave half of a block's threads without work for a part of their turns, a warp a row. */
+#define LAUNCH_SHORT_ROWS(kernel, a, rows, stream)                                                                     \
+    do {                                                                                                               \
+        if ((rows) == 0 || (a)->width == 0)                                                                            \
+            return 0;                                                                                                  \
+        if ((rows) > INT32_MAX)                                                                                        \
+            return (int)cudaErrorInvalidValue;                                                                         \
+        return dtp::with_element((a)->element, [&](auto of) {                                                          \
+            using T = decltype(of);                                                                                    \
+            const unsigned all = (unsigned)(rows), few = dtp::blocks_for(rows, dtp::warps);                            \
+            cudaStream_t on = dtp::stream_of(stream);                                                                  \
+            if ((a)->width % dtp::full<T>)                                                                             \
+                dtp::kernel<T, 1, 32><<<few, dtp::threads, 0, on>>>(*(a));                                             \
+            else if ((a)->width < 2 * dtp::threads * dtp::full<T>)                                                     \
+                dtp::kernel<T, dtp::full<T>, 32><<<few, dtp::threads, 0, on>>>(*(a));                                  \
+            else                                                                                                       \
+                dtp::kernel<T, dtp::full<T>, dtp::threads><<<all, dtp::threads, 0, on>>>(*(a));                        \
+            return dtp::launched();                                                                                    \
+        });                                                                                                            \
+    } while (0)
+
 extern "C" int dtp_cuda_router(void *self, const struct dtp_router_args *a, void *stream)
 {
     (void)self;
@@ -494,8 +528,7 @@ extern "C" int dtp_cuda_router(void *self, const struct dtp_router_args *a, void
     if (status)
         return status;
     dtp::count_rows<<<DTP_ROUTER_CHUNKS, dtp::threads, 0, on>>>(*a);
-    dtp::find_starts<<<1, 1024, 0, on>>>(*a);
-    dtp::place_rows<<<DTP_ROUTER_CHUNKS, dtp::threads, 0, on>>>(*a);
+    dtp::place_rows<<<DTP_ROUTER_CHUNKS, DTP_ROUTER_EXPERTS, 0, on>>>(*a);
     return dtp::launched();
 }
 
@@ -543,12 +576,12 @@ extern "C" int dtp_cuda_shared_gate_backward(void *self, const struct dtp_shared
 extern "C" int dtp_cuda_expert_activation(void *self, const struct dtp_expert_activation_args *a, void *stream)
 {
     (void)self;
-    LAUNCH_ROWS(activate_rows, a, a->tokens * a->chosen, stream);
+    LAUNCH_SHORT_ROWS(activate_rows, a, a->tokens * a->chosen, stream);
 }
 
 extern "C" int dtp_cuda_expert_activation_backward(void *self, const struct dtp_expert_activation_backward_args *a,
                                                    void *stream)
 {
     (void)self;
-    LAUNCH_ROWS(activate_rows_back, a, a->tokens * a->chosen, stream);
+    LAUNCH_SHORT_ROWS(activate_rows_back, a, a->tokens * a->chosen, stream);
 }

@@ -212,13 +212,19 @@ __device__ inline float warp_max(float value, int lanes = 32)
     return value;
 }
 
+__device__ inline double warp_sum(double value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xFFFFFFFFu, value, distance);
+    return value;
+}
+
 /* Sum over a whole block of at most 1024 threads, in double, in thread 0. */
 __device__ inline double block_sum(double value)
 {
     __shared__ double of_warp[32];
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xFFFFFFFFu, value, distance);
+    value = warp_sum(value);
     if (lane == 0)
         of_warp[warp] = value;
     __syncthreads();

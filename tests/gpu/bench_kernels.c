@@ -473,6 +473,64 @@ static void bench_grouped(const char *model, uint64_t rows, uint32_t experts, ui
     }
 }
 
+/* What a layer of experts does beside its products, `width` that of an expert. All that it holds is taken first, for
+ * BENCH gives the pool back. */
+static void bench_experts(const char *model, uint64_t tokens, uint32_t hidden, uint32_t width, uint32_t experts,
+                          uint32_t chosen)
+{
+    const uint64_t rows = tokens * chosen;
+    struct dtp_router_args router = {.scores = take(tokens * experts, bf16),
+                                     .weights = take(rows, fp32),
+                                     .routes = take(DTP_ROUTES_INTS(rows, experts), fp32),
+                                     .workspace = take(DTP_ROUTER_CHUNKS * experts, fp32),
+                                     .tokens = tokens,
+                                     .experts = experts,
+                                     .chosen = chosen,
+                                     .scale = 1,
+                                     .element = bf16};
+    struct dtp_permute_args permute = {.values = take(tokens * hidden, bf16),
+                                       .routes = router.routes,
+                                       .rows = take(rows * hidden, bf16),
+                                       .tokens = tokens,
+                                       .width = hidden,
+                                       .chosen = chosen,
+                                       .element = bf16};
+    struct dtp_unpermute_args unpermute = {.rows = permute.rows,
+                                           .addend = permute.values,
+                                           .routes = router.routes,
+                                           .result = take(tokens * hidden, bf16),
+                                           .tokens = tokens,
+                                           .width = hidden,
+                                           .chosen = chosen,
+                                           .element = bf16};
+    struct dtp_expert_activation_args forward = {.up = take(rows * 2 * width, bf16),
+                                                 .weights = router.weights,
+                                                 .routes = router.routes,
+                                                 .result = take(rows * width, bf16),
+                                                 .tokens = tokens,
+                                                 .width = width,
+                                                 .chosen = chosen,
+                                                 .kind = DTP_ACTIVATION_SWIGLU,
+                                                 .element = bf16};
+    struct dtp_expert_activation_backward_args backward = {.gradient = forward.result,
+                                                           .up = forward.up,
+                                                           .weights = router.weights,
+                                                           .routes = router.routes,
+                                                           .up_gradient = take(rows * 2 * width, bf16),
+                                                           .weight_gradient = take(rows, fp32),
+                                                           .tokens = tokens,
+                                                           .width = width,
+                                                           .chosen = chosen,
+                                                           .kind = DTP_ACTIVATION_SWIGLU,
+                                                           .element = bf16};
+    need(dtp_cuda_router(NULL, &router, NULL)); /* the others need its routes */
+    BENCH(router, router, 2 * tokens * experts + 16 * rows, 0, "router %s %u of %u", model, chosen, experts);
+    BENCH(permute, permute, 2 * hidden * (tokens + rows), 0, "permute %s", model);
+    BENCH(unpermute, unpermute, 2 * hidden * (2 * tokens + rows), 0, "unpermute %s", model);
+    BENCH(expert_activation, forward, 6 * rows * width, 0, "expert activation %s", model);
+    BENCH(expert_activation_backward, backward, 10 * rows * width, 0, "expert activation backward %s", model);
+}
+
 int bench(const char *part_of_name)
 {
     wanted = part_of_name;
@@ -511,6 +569,11 @@ int bench(const char *part_of_name)
     bench_attention(4, 2048, 16, 128);
     bench_attention(8, 1024, 12, 64);
     bench_mma_models();
+    bench_experts("OLMoE", 8192, 2048, 1024, 64, 8);
+    bench_experts("Granite 3B", 8192, 1536, 512, 40, 8);
+    bench_experts("Qwen1.5", 8192, 2048, 1408, 60, 4);
+    bench_experts("DeepSeek-V3", 4096, 7168, 2048, 256, 8);
+    bench_experts("Mixtral", 8192, 4096, 14336, 8, 2);
     bench_grouped("OLMoE up", 65536, 64, 2048, 2048);
     bench_grouped("OLMoE down", 65536, 64, 2048, 1024);
     bench_grouped("8 experts up", 16384, 8, 8192, 2048);

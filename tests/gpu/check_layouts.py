@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every layout that the executor runs learns on GPUs what one GPU learns, and holds and sends what was predicted:
 check_layouts.py DTPLAN SOURCE_TREE [--device host] [--out FOLDER] [--seconds N] [--only WORD,...]
-    [--ranks N] [--case-seconds N] [--debugger]
+    [--ranks N] [--case-seconds N] [--seq TOKENS] [--debugger]
 
 Where there are fewer GPUs than ranks they share them (dtplan run --share-gpu), so that one GPU is enough; nothing here
 is a time. Losses of 50 steps are compared step by step with those of one rank that takes the same sequences: within
@@ -25,8 +25,8 @@ WITHIN = 5e-4
 # As 7B: as many heads for k and v as for q, ffn 2.7 times hidden; and grouped heads. Wider or deeper ones go through a
 # spike of the loss at this learning rate, where a last digit grows a thousandfold in two steps, on cores as on GPUs.
 MODELS = {
-    "mha": "--hidden 128 --heads 4 --ffn 352 --vocab 512 --seq 64",
-    "gqa": "--hidden 128 --heads 8 --kv-heads 4 --ffn 448 --vocab 509 --seq 64",
+    "mha": "--hidden 128 --heads 4 --ffn 352 --vocab 512",
+    "gqa": "--hidden 128 --heads 8 --kv-heads 4 --ffn 448 --vocab 509",
 }
 # Of ranks that divide experts, beside the two: eight of them and one for all tokens.
 EXPERTS = "--experts 8 --experts-per-token 2 --expert-ffn 128 --shared-expert-ffn 64 --router-norm"
@@ -140,7 +140,8 @@ class Bench:
         log = os.path.join(self.scratch, "log.csv")
         if os.path.exists(log):
             os.remove(log)
-        line = [self.a.dtplan, "run", *MODELS[model].split(), "--layers", str(layers), "--precision", precision,
+        shape = [*MODELS[model].split(), "--seq", str(self.a.seq), "--layers", str(layers), "--precision", precision]
+        line = [self.a.dtplan, "run", *shape,
                 "--gpu", "h200", "--gpus", str(ranks), "--steps", str(steps), "--lr", "1e-3", "--min-lr", "1e-3",
                 "--log", log, "--json", *words.split(), *more.split()]
         line += ["--device", "host", "--threads", "1"] if self.host else ["--device", "cuda", "--untimed-matmuls"]
@@ -168,8 +169,8 @@ class Bench:
         except OSError as error:
             out, err, status = "", str(error), 127
         self.wall_s = time.monotonic() - began
-        self.words = keys_of([*MODELS[model].split(), "--layers", str(layers), "--precision", precision, "--gpus",
-                              str(ranks), *words.split(), *([] if "--strategy" in words else ["--strategy", "ddp"])])
+        self.words = keys_of([*shape, "--gpus", str(ranks), *words.split(),
+                              *([] if "--strategy" in words else ["--strategy", "ddp"])])
         with open(os.path.join(self.folder, "said.txt"), "a") as file:
             file.write(f"== {name}, {model}, {precision}: {' '.join(line)}\n-- exit status {status}\n{err[-3000:]}\n")
         losses = []
@@ -343,7 +344,7 @@ def check_checkpoints(bench, precision):
 
 def check_refusals(bench):
     """Sharing is asked for by name, and a GPU that does not hold all ranks says so before it is filled."""
-    tries = [("not asked for", f"{MODELS['mha']} --layers 4 --strategy ddp --gpus 2", [], 2, "--share-gpu"),
+    tries = [("not asked for", f"{MODELS['mha']} --seq 64 --layers 4 --strategy ddp --gpus 2", [], 2, "--share-gpu"),
              ("too large together", "--model llama-2-7b --seq 2048 --micro-batch 2 --strategy full_shard --gpus 4",
               ["--share-gpu"], 1, "share")]
     for name, words, more, wanted, phrase in tries:
@@ -370,6 +371,7 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--case-seconds", type=float, default=120)
+    parser.add_argument("--seq", type=int, default=64, help="tokens of a sequence: of 8 a step")
     parser.add_argument("--debugger", action="store_true", help="where a case takes too long, what its ranks' stacks hold")
     parser.add_argument("--only", help="parts of names of cases, comma between")
     parser.add_argument("--ranks", type=int, help="cases of so many ranks alone")
