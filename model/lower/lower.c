@@ -18,7 +18,7 @@ struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, 
      */
     assert(draft->operand_count < DTP_DRAFT_OPERANDS);
     struct dtp_operand *operand = &draft->operands[draft->operand_count++];
-    *operand = dtp_operand_of(buffer, access);
+    dtp_draft_set(operand, buffer, access);
     operand->role = (uint8_t)role;
     operand->offset_bytes = offset_bytes;
     return operand;

@@ -219,16 +219,20 @@ static inline void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draf
     draft->op.demand.issue = (uint8_t)l->issue;
     draft->operand_count = draft->after_count = 0;
 }
-/* Of a buffer that is none of its operands yet. */
-static inline void dtp_draft_add(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access)
+/* dtp_operand_of, field by field: as one struct it would be put together elsewhere and wait for its own bytes to be
+ * read back. */
+static inline void dtp_draft_set(struct dtp_operand *operand, dtp_buffer_id buffer, uint32_t access)
 {
-    assert(draft->operand_count < DTP_DRAFT_OPERANDS);
-    struct dtp_operand *operand = &draft->operands[draft->operand_count++];
-    /* field by field: as one struct it would be put together elsewhere and wait for its own bytes to be read back */
     operand->buffer = buffer;
     operand->access = (uint8_t)access;
     operand->role = operand->shard = 0;
     operand->offset_bytes = operand->bytes = 0;
+}
+/* Of a buffer that is none of its operands yet. */
+static inline void dtp_draft_add(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access)
+{
+    assert(draft->operand_count < DTP_DRAFT_OPERANDS);
+    dtp_draft_set(&draft->operands[draft->operand_count++], buffer, access);
 }
 /* Adds bits of access; a buffer DTP_NO_INDEX is no operand. */
 static inline void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access)

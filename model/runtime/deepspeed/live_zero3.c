@@ -109,16 +109,16 @@ static void await(struct live *live, const struct dtp_zero3_tensor *used)
 
 static void end_use(struct live *live)
 {
-    const struct dtp_zero3_tensor used = live->fetching.at_hand;
+    const struct dtp_zero3_tensor *used = &live->fetching.at_hand;
     if (!live->open)
         return;
     live->open = false;
     if (!dtp_zero3_end(&live->fetching))
         return;
-    const struct sizes *sizes = sizes_at(live, used.layer);
-    bool flat = live->fetches[*fetch_of(live, used.layer, used.part)].flat_bytes;
+    const struct sizes *sizes = sizes_at(live, used->layer);
+    bool flat = live->fetches[*fetch_of(live, used->layer, used->part)].flat_bytes;
     live->leaving_bytes +=
-        live->bytes.compute * (flat ? sizes->elements[used.part] : live->ranks * sizes->shard[used.part]);
+        live->bytes.compute * (flat ? sizes->elements[used->part] : live->ranks * sizes->shard[used->part]);
 }
 
 static void unfetch(struct live *live)

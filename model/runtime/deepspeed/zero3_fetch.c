@@ -186,11 +186,13 @@ static bool used_again(const struct dtp_zero3_walk *walk, struct dtp_zero3_use *
 
 /* ---- the rule ---------------------------------------------------------------------------------------------------- */
 
-static struct dtp_zero3_tensor tensor_at(const struct dtp_zero3_walk *walk, const struct dtp_zero3_use *use)
+/* Field by field, here and below: a struct that is copied right after its fields were written waits for them. */
+static void tensor_at(const struct dtp_zero3_walk *walk, const struct dtp_zero3_use *use, struct dtp_zero3_tensor *out)
 {
-    return (struct dtp_zero3_tensor){.layer = in_blocks(use->stage) ? use->layer : walk->shape.layers,
-                                     .part = walk->list[use->stage][use->index],
-                                     .elements = walk->size[use->stage][use->index]};
+    out->layer = in_blocks(use->stage) ? use->layer : walk->shape.layers;
+    out->part = walk->list[use->stage][use->index];
+    out->elements = walk->size[use->stage][use->index];
+    out->starts = out->second = false;
 }
 
 /* Marks it as gathered; false where it is already. */
@@ -235,7 +237,8 @@ bool dtp_zero3_begin(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *used)
     walk->prefetching = false;
     if (walk->use.stage == DTP_ZERO3_END)
         return false;
-    *used = walk->at_hand = tensor_at(walk, &walk->use);
+    tensor_at(walk, &walk->use, &walk->at_hand);
+    tensor_at(walk, &walk->use, used);
     return true;
 }
 
@@ -247,7 +250,7 @@ static bool has_second(const struct dtp_zero3_walk *walk, const struct dtp_zero3
 bool dtp_zero3_take(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *gathered)
 {
     if (!walk->prefetching) {
-        *gathered = walk->at_hand;
+        tensor_at(walk, &walk->use, gathered);
         gathered->second = has_second(walk, gathered);
         gathered->starts = gather(walk, gathered);
         if (walk->queue.position <= walk->use.position) {
@@ -262,7 +265,7 @@ bool dtp_zero3_take(struct dtp_zero3_walk *walk, struct dtp_zero3_tensor *gather
             return true;
     }
     while (walk->queue.stage != DTP_ZERO3_END && walk->fetched < walk->budget) {
-        *gathered = tensor_at(walk, &walk->queue);
+        tensor_at(walk, &walk->queue, gathered);
         advance(walk, &walk->queue);
         if (!gather(walk, gathered))
             continue;
@@ -290,14 +293,14 @@ bool dtp_zero3_copies(const struct dtp_zero3_walk *walk)
 
 bool dtp_zero3_end(struct dtp_zero3_walk *walk)
 {
-    const struct dtp_zero3_tensor used = walk->at_hand;
+    const struct dtp_zero3_tensor *used = &walk->at_hand;
     struct dtp_zero3_use again;
     if (used_again(walk, &again) && (walk->queue.position > again.position ||
-                                     again.elements - (walk->use.elements + used.elements) < walk->max_reuse))
+                                     again.elements - (walk->use.elements + used->elements) < walk->max_reuse))
         return false;
-    walk->live[used.layer] &= (uint16_t) ~(1u << used.part);
-    walk->live_elements -= used.elements;
+    walk->live[used->layer] &= (uint16_t) ~(1u << used->part);
+    walk->live_elements -= used->elements;
     if (walk->seconds)
-        walk->copied[used.layer] |= (uint16_t)(1u << used.part);
+        walk->copied[used->layer] |= (uint16_t)(1u << used->part);
     return true;
 }

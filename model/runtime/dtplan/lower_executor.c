@@ -31,6 +31,8 @@ dtp_op_id dtp_executor_end(struct dtp_executor *x, struct dtp_draft *draft)
 {
     dtp_executor_shape(x, draft);
     for (int s = 0; s < DTP_STREAM_COUNT; s++) {
+        if (x->await[s].index == DTP_NO_INDEX) /* most */
+            continue;
         dtp_draft_after(draft, x->await[s]);
         x->await[s] = DTP_NO_OP;
     }
