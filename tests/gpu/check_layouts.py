@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every layout that the executor runs learns on GPUs what one GPU learns, and holds and sends what was predicted:
 check_layouts.py DTPLAN SOURCE_TREE [--device host] [--out FOLDER] [--seconds N] [--only WORD,...]
-    [--ranks N] [--case-seconds N] [--seq TOKENS] [--debugger]
+    [--ranks N] [--case-seconds N] [--seq TOKENS] [--lr RATE] [--debugger]
 
 Where there are fewer GPUs than ranks they share them (dtplan run --share-gpu), so that one GPU is enough; nothing here
 is a time. Losses of 50 steps are compared step by step with those of one rank that takes the same sequences: within
@@ -142,7 +142,7 @@ class Bench:
             os.remove(log)
         shape = [*MODELS[model].split(), "--seq", str(self.a.seq), "--layers", str(layers), "--precision", precision]
         line = [self.a.dtplan, "run", *shape,
-                "--gpu", "h200", "--gpus", str(ranks), "--steps", str(steps), "--lr", "1e-3", "--min-lr", "1e-3",
+                "--gpu", "h200", "--gpus", str(ranks), "--steps", str(steps), "--lr", self.a.lr, "--min-lr", self.a.lr,
                 "--log", log, "--json", *words.split(), *more.split()]
         line += ["--device", "host", "--threads", "1"] if self.host else ["--device", "cuda", "--untimed-matmuls"]
         if not self.host and ranks > self.gpus:
@@ -372,6 +372,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--case-seconds", type=float, default=120)
     parser.add_argument("--seq", type=int, default=64, help="tokens of a sequence: of 8 a step")
+    parser.add_argument("--lr", default="1e-3", help="learning rate, constant")
     parser.add_argument("--debugger", action="store_true", help="where a case takes too long, what its ranks' stacks hold")
     parser.add_argument("--only", help="parts of names of cases, comma between")
     parser.add_argument("--ranks", type=int, help="cases of so many ranks alone")

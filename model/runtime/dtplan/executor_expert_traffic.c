@@ -135,7 +135,7 @@ struct dtp_executor_traffic dtp_executor_expert_forward_traffic(const struct dtp
     double shared = op->reads & DTP_EXECUTOR_BIT(DTP_TENSOR_SHARED_DOWN) ? 1 : 0,
            score = op->reads & DTP_EXECUTOR_BIT(DTP_TENSOR_SHARED_WEIGHT) ? 1 : 0;
     switch (op->kind) {
-    case DTP_OP_ROUTER: return (struct dtp_executor_traffic){rows_of(b, k->experts) + 4 * rows * (2 + 2 + 2), 4};
+    case DTP_OP_ROUTER: return (struct dtp_executor_traffic){rows_of(b, k->experts) + 4 * rows * (2 + 2 + 2), 3};
     case DTP_OP_PERMUTE: /* with their weights, where these go along */
         return (struct dtp_executor_traffic){2 * by_experts + (k->exchanged ? 12 : 4) * rows, 1};
     case DTP_OP_ALL_TO_ALL:
