@@ -16,9 +16,8 @@ struct dtp_operand *dtp_draft_role(struct dtp_draft *draft, enum dtp_role role, 
 {
     /* a buffer that could not be made is the program's to refuse: after its first fault it hands out none and says why
      */
-    assert(draft->operand_count < DTP_DRAFT_OPERANDS);
-    struct dtp_operand *operand = &draft->operands[draft->operand_count++];
-    dtp_draft_set(operand, buffer, access);
+    dtp_draft_add(draft, buffer, access);
+    struct dtp_operand *operand = &draft->operands[draft->operand_count - 1];
     operand->role = (uint8_t)role;
     operand->offset_bytes = offset_bytes;
     return operand;
@@ -441,8 +440,8 @@ enum dtp_status dtp_lower_role_program(const struct dtp_transformer *transformer
 /* A step that is not cut into stages is that of a pipeline of one rank. */
 static enum dtp_status lower_one_rank(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                       const struct dtp_plan *plan, const struct dtp_program_reader *reader,
-                                      struct dtp_live_runs *fills, uint32_t op_limit, struct dtp_program **out,
-                                      struct dtp_faults *faults)
+                                      struct dtp_live_runs *runs, struct dtp_lower_blocks *blocks, uint32_t op_limit,
+                                      struct dtp_program **out, struct dtp_faults *faults)
 {
     *out = NULL;
     enum dtp_status status = dtp_lower_check(transformer, cluster, plan, op_limit, faults);
@@ -463,7 +462,9 @@ static enum dtp_status lower_one_rank(const struct dtp_transformer *transformer,
                                   .passes = schedule.passes,
                                   .pass_count = schedule.first[1],
                                   .reader = reader,
-                                  .fills = fills};
+                                  .runs = runs,
+                                  .blocks = blocks,
+                                  .fills = runs && runs->fills ? runs : NULL};
     status = dtp_lower_role_program(transformer, cluster, plan, &role, op_limit, out, faults);
     dtp_schedule_destroy(&schedule);
     return status;
@@ -473,17 +474,17 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
                           const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
                           struct dtp_faults *faults)
 {
-    return lower_one_rank(transformer, cluster, plan, NULL, NULL, op_limit, out, faults);
+    return lower_one_rank(transformer, cluster, plan, NULL, NULL, NULL, op_limit, out, faults);
 }
 
 enum dtp_status dtp_lower_live_runs(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_live_runs *out,
-                                    struct dtp_faults *faults)
+                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_lower_blocks *blocks,
+                                    struct dtp_live_runs *out, struct dtp_faults *faults)
 {
     struct dtp_program_reader reader = dtp_live_runs_reader(out);
     struct dtp_program *buffers;
     enum dtp_status status =
-        lower_one_rank(transformer, cluster, plan, &reader, out->fills ? out : NULL, op_limit, &buffers, faults);
+        lower_one_rank(transformer, cluster, plan, &reader, out, blocks, op_limit, &buffers, faults);
     if (status == DTP_OK)
         dtp_live_runs_end(buffers, out);
     dtp_program_destroy(buffers);

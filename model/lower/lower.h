@@ -21,10 +21,19 @@ enum dtp_status dtp_lower(const struct dtp_transformer *transformer, const struc
                           const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
                           struct dtp_faults *faults);
 
-/* The live bytes of the same step, in half the time: nothing of it is kept. The caller releases *out in any case. */
+/* What blocks of a step do, for those that do the same: of this step, or of others that differ from it in nothing but
+ * the number of layers, and of micro-steps where that is above 1. Freed by the C library's free; NULL: no memory, and
+ * nobody does without. */
+struct dtp_lower_blocks; /* opaque */
+struct dtp_lower_blocks *dtp_lower_blocks_create(void);
+/* How often one has been repeated. */
+uint32_t dtp_lower_blocks_repeated(const struct dtp_lower_blocks *blocks);
+
+/* The live bytes of the same step, in half the time: nothing of it is kept. `blocks`: what is known of its blocks, or
+ * NULL. The caller releases *out in any case. */
 enum dtp_status dtp_lower_live_runs(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_live_runs *out,
-                                    struct dtp_faults *faults);
+                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_lower_blocks *blocks,
+                                    struct dtp_live_runs *out, struct dtp_faults *faults);
 
 /* Refuses more layers or micro-steps than an operation of a program can name. */
 enum dtp_status dtp_lower_check_counts(const struct dtp_transformer *transformer, const struct dtp_plan *plan,

@@ -92,7 +92,7 @@ static void forward(struct dtp_lowering *l)
     for (uint64_t layer = chunk->first; layer < chunk->first + chunk->layers - chunk->ahead_layers; layer++) {
         dtp_lower_stand(l, (uint16_t)layer);
         call(l, l->hooks->before_forward);
-        dtp_lower_block_forward(l);
+        dtp_lower_block(l, false);
         call(l, l->hooks->after_forward);
     }
     dtp_lower_stand(l, DTP_NO_LAYER);
@@ -111,7 +111,7 @@ static void blocks_backward(struct dtp_lowering *l)
     for (uint64_t left = l->chunk->layers - l->chunk->ahead_layers; left > 0; left--) {
         dtp_lower_stand(l, (uint16_t)(l->chunk->first + left - 1));
         call(l, l->hooks->before_backward);
-        dtp_lower_block_backward(l);
+        dtp_lower_block(l, true);
         call(l, l->hooks->after_backward);
     }
     dtp_lower_stand(l, DTP_NO_LAYER);

@@ -17,7 +17,6 @@
 #include "plan/slice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
-#include "program/live_runs.h"
 #include "schedule/schedule.h"
 
 #include <assert.h>
@@ -86,6 +85,8 @@ struct dtp_lower_role {
     uint32_t rank;                             /* of the pipeline */
     const struct dtp_program_reader *reader;   /* NULL: operations are kept in the program */
     struct dtp_live_runs *fills;               /* is told when a bucket is filled, which then is not reduced; or NULL */
+    struct dtp_live_runs *runs;                /* what the reader makes; or NULL */
+    struct dtp_lower_blocks *blocks;           /* what is known of blocks; or NULL */
 };
 /* The pipeline that a role is of. */
 struct dtp_lower_pipeline {
@@ -219,20 +220,16 @@ static inline void dtp_draft_begin(const struct dtp_lowering *l, struct dtp_draf
     draft->op.demand.issue = (uint8_t)l->issue;
     draft->operand_count = draft->after_count = 0;
 }
-/* dtp_operand_of, field by field: as one struct it would be put together elsewhere and wait for its own bytes to be
- * read back. */
-static inline void dtp_draft_set(struct dtp_operand *operand, dtp_buffer_id buffer, uint32_t access)
-{
-    operand->buffer = buffer;
-    operand->access = (uint8_t)access;
-    operand->role = operand->shard = 0;
-    operand->offset_bytes = operand->bytes = 0;
-}
 /* Of a buffer that is none of its operands yet. */
 static inline void dtp_draft_add(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access)
 {
     assert(draft->operand_count < DTP_DRAFT_OPERANDS);
-    dtp_draft_set(&draft->operands[draft->operand_count++], buffer, access);
+    struct dtp_operand *operand = &draft->operands[draft->operand_count++];
+    /* field by field: as one struct it would be put together elsewhere and wait for its own bytes to be read back */
+    operand->buffer = buffer;
+    operand->access = (uint8_t)access;
+    operand->role = operand->shard = 0;
+    operand->offset_bytes = operand->bytes = 0;
 }
 /* Adds bits of access; a buffer DTP_NO_INDEX is no operand. */
 static inline void dtp_draft_use(struct dtp_draft *draft, dtp_buffer_id buffer, uint32_t access)
@@ -452,6 +449,8 @@ void dtp_lower_take_back(struct dtp_lowering *l, enum dtp_lent what);
 /* lower_tensors.c: modules and sizes of tensors of the plan's blocks. */
 void dtp_lower_tensors(struct dtp_lowering *l);
 
+/* lower_again.c: the block at hand, by its operations or by what is known of one that does the same. */
+void dtp_lower_block(struct dtp_lowering *l, bool backward);
 /* lower_forward.c */
 void dtp_lower_embedding(struct dtp_lowering *l);
 void dtp_lower_block_forward(struct dtp_lowering *l);

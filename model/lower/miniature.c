@@ -1,12 +1,12 @@
 #include "lower/miniature.h"
 
-#include "base/bytes.h"
 #include "lower/lower.h"
 #include "lower/lower_hooks.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LEAST_PERIODS 3u    /* of a step that is simulated: what begins, what ends, and one between that repeats */
@@ -19,6 +19,7 @@ struct step {
     const struct dtp_transformer *transformer;
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
+    struct dtp_lower_blocks *blocks; /* what one step says of the others' blocks, or NULL */
     struct dtp_faults *faults;
 };
 
@@ -161,7 +162,7 @@ static enum dtp_status runs_of(const struct step *step, uint64_t layers, uint32_
     transformer.layers = layers;
     plan.accumulate = micro_steps;
     if (!program)
-        return dtp_lower_live_runs(&transformer, step->cluster, &plan, op_limit, out, step->faults);
+        return dtp_lower_live_runs(&transformer, step->cluster, &plan, op_limit, step->blocks, out, step->faults);
     struct dtp_program *made;
     enum dtp_status status = dtp_lower(&transformer, step->cluster, &plan, op_limit, &made, step->faults);
     if (status != DTP_OK)
@@ -421,8 +422,7 @@ static bool line_up_all(struct pair *pair, bool several, uint32_t micro_steps)
 
 /* ---- fewer micro-steps of the larger miniature ------------------------------------------------------------------- */
 
-/* That of `micro_step` which is what `like` is in its own; .run NULL: there is none. Before the first mark there may be
- * one as well. */
+/* That of `micro_step` which is what `like` is in its own, before the first mark as well; .run NULL: there is none. */
 static struct stretch find(const struct dtp_live_runs *runs, uint16_t micro_step, const struct dtp_live_run *like)
 {
     for (size_t at = 0; at < runs->count;) {
@@ -513,8 +513,7 @@ static enum dtp_status from_miniatures(const struct step *step, struct pair *pai
     return status;
 }
 
-/* All layers, and of many micro-steps the few that *micro_steps says where those between repeat; else it becomes all.
- */
+/* All layers, of many micro-steps the few that *micro_steps says where those between repeat; else it becomes all. */
 static enum dtp_status from_all_layers(const struct step *step, uint32_t *micro_steps, uint32_t op_limit,
                                        struct dtp_live_runs *out, struct dtp_program **program)
 {
@@ -535,7 +534,7 @@ enum dtp_status dtp_miniature_whole(const struct dtp_transformer *transformer, c
                                     const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
                                     struct dtp_faults *faults)
 {
-    struct step step = {transformer, cluster, plan, faults};
+    struct step step = {transformer, cluster, plan, NULL, faults};
     struct dtp_live_runs runs = {.run = NULL};
     uint32_t micro_steps = dtp_miniature_size_of(transformer, plan, 1).micro_steps;
     enum dtp_status status = from_all_layers(&step, &micro_steps, op_limit, &runs, out);
@@ -557,7 +556,7 @@ enum dtp_status dtp_miniature_of_many(const struct dtp_transformer *transformer,
                                       const struct dtp_plan *plan, uint32_t op_limit, struct dtp_miniature *out,
                                       struct dtp_miniature_shorter *shorter, struct dtp_faults *faults)
 {
-    struct step step = {transformer, cluster, plan, faults};
+    struct step step = {transformer, cluster, plan, dtp_lower_blocks_create(), faults};
     struct dtp_miniature_size size;
     struct pair pair = {.more = may_have_no_ends(transformer, plan) ? NEAR_PERIODS : MORE_PERIODS};
     bool lined_up = false;
@@ -589,6 +588,7 @@ enum dtp_status dtp_miniature_of_many(const struct dtp_transformer *transformer,
     dtp_live_runs_release(&pair.small);
     dtp_live_runs_release(&pair.large);
     dtp_live_runs_release(&pair.whole);
+    free(step.blocks);
     return status;
 }
 

@@ -16,6 +16,8 @@
  * lowered, those between the second and the last repeat; where each reduces its gradients two, for then the last one is
  * as those before it, or one, where no state comes or goes. That it leaves nothing behind is compared as well.
  *
+ * All of these lowerings share what is known of blocks, so that most of them are repeated (lower/lower_again.c).
+ *
  * Where no layer's part need differ at the ends, the miniatures are as small as they can be: p is a period or a little
  * more, the larger one has one period more, and what is inserted must be what stands before it. Parameters that are not
  * gathered layer by layer, or by the sum, are so, of LLaMA-7B one layer and two. Else all is as above.

@@ -98,13 +98,14 @@ static void look(struct dtp_live_run *run)
     run->moves = true;
 }
 
-static bool continues(const struct dtp_live_runs *runs, const struct dtp_live_run *last, const struct dtp_new_op *op)
+static bool continues(const struct dtp_live_runs *runs, const struct dtp_live_run *last, uint16_t layer,
+                      uint16_t micro_step)
 {
-    if (last->micro_step != op->micro_step)
+    if (last->micro_step != micro_step)
         return false;
     if (!runs->joined)
-        return last->layer == op->layer;
-    return runs->phase != DTP_PHASE_EARLY_BACKWARD || op->layer >= runs->half || last->layer < runs->half;
+        return last->layer == layer;
+    return runs->phase != DTP_PHASE_EARLY_BACKWARD || layer >= runs->half || last->layer < runs->half;
 }
 
 /* The run that `op` belongs to: the one before it, or one that begins with it. NULL: no memory. */
@@ -112,7 +113,7 @@ static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_
 {
     struct dtp_live_run *last = runs->count ? &runs->run[runs->count - 1] : NULL;
     bool begins = op->kind == DTP_OP_MARK && phase_of_mark(op->name, &runs->phase);
-    if (last && !begins && !runs->coming && continues(runs, last, op))
+    if (last && !begins && !runs->coming && !runs->apart && continues(runs, last, op->layer, op->micro_step))
         return last;
     struct dtp_live_run *run = dtp_live_runs_add(runs);
     if (run)
@@ -122,8 +123,84 @@ static struct dtp_live_run *run_of(struct dtp_live_runs *runs, const struct dtp_
                                      .layer = op->layer,
                                      .micro_step = op->micro_step};
     runs->coming = 0;
+    runs->apart = false;
     return run;
 }
+
+/* ---- parts that are the same again ------------------------------------------------------------------------------- */
+
+static void add_sum(const struct dtp_live_sum *more, uint32_t owners, struct dtp_live_sum *sum)
+{
+    for (uint32_t left = owners; left; left &= left - 1)
+        sum->bytes[__builtin_ctz(left)] += more->bytes[__builtin_ctz(left)];
+    sum->total_bytes += more->total_bytes;
+}
+
+/* `part` behind what `run` has done: all that its operations would have made of it. */
+static void append(const struct dtp_live_run *part, struct dtp_live_run *run)
+{
+    if (!part->moves)
+        return;
+    if (!run->moves || run->net.total_bytes + part->full.total_bytes > run->full.total_bytes) {
+        run->full = run->net;
+        add_sum(&part->full, part->owners, &run->full);
+    }
+    for (uint32_t left = part->owners; left; left &= left - 1) {
+        int owner = __builtin_ctz(left);
+        keep_larger(run->net.bytes[owner] + part->most[owner], &run->most[owner]);
+    }
+    for (uint32_t left = part->pools; left; left &= left - 1) {
+        int pool = __builtin_ctz(left);
+        keep_larger(run->pools_net.bytes[pool] + part->pools_most.bytes[pool], &run->pools_most.bytes[pool]);
+        run->pools_net.bytes[pool] += part->pools_net.bytes[pool];
+    }
+    add_sum(&part->net, part->owners, &run->net);
+    run->shape = mix(run->shape, part->shape);
+    run->last_move = 0;
+    run->owners |= part->owners;
+    run->pools |= part->pools;
+    run->moves = true;
+}
+
+size_t dtp_live_runs_begin_part(struct dtp_live_runs *runs)
+{
+    runs->apart = true;
+    return runs->count;
+}
+
+bool dtp_live_runs_end_part(struct dtp_live_runs *runs, size_t first, struct dtp_live_run *out)
+{
+    bool alone = runs->count == first + 1 && !runs->apart && !runs->coming;
+    runs->apart = false;
+    if (!alone || runs->run[first].begins || runs->run[first].fills || runs->run[first].told)
+        return false;
+    *out = runs->run[first];
+    if (first && continues(runs, &runs->run[first - 1], out->layer, out->micro_step)) {
+        append(out, &runs->run[first - 1]);
+        runs->count--;
+    }
+    return true;
+}
+
+bool dtp_live_runs_repeat(struct dtp_live_runs *runs, const struct dtp_live_run *part, uint16_t layer,
+                          uint16_t micro_step)
+{
+    struct dtp_live_run *last = runs->count ? &runs->run[runs->count - 1] : NULL;
+    if (last && continues(runs, last, layer, micro_step)) {
+        append(part, last);
+        return true;
+    }
+    struct dtp_live_run *run = dtp_live_runs_add(runs);
+    if (!run)
+        return false;
+    *run = *part;
+    run->phase = runs->phase;
+    run->layer = layer;
+    run->micro_step = micro_step;
+    return true;
+}
+
+/* ---- its operations ---------------------------------------------------------------------------------------------- */
 
 bool dtp_live_runs_tell(struct dtp_live_runs *runs, uint8_t what, uint16_t layer, uint16_t micro_step)
 {
@@ -174,6 +251,7 @@ struct dtp_program_reader dtp_live_runs_reader(struct dtp_live_runs *out)
     out->phase = DTP_PHASE_FORWARD_END;
     out->bucket = (struct dtp_live_bucket){.elements = 0};
     out->coming = 0;
+    out->apart = false;
     out->overfull = false;
     return (struct dtp_program_reader){read_op, out};
 }

@@ -80,6 +80,7 @@ struct dtp_live_runs {
     struct dtp_live_bucket bucket; /* said by the runtime */
     struct dtp_live_teller teller; /* the same, of what is told */
     uint64_t coming;               /* what the next operation begins a run with */
+    bool apart;                    /* it begins one, whatever stands before it */
     bool overfull;                 /* a gradient is larger than the bucket: nothing that the sum knows */
 };
 /* Before the operation that copies a gradient of so many elements into the bucket, or that lets the bucket go
@@ -91,6 +92,14 @@ static inline void dtp_live_runs_fill(struct dtp_live_runs *runs, uint64_t eleme
 }
 /* Behind the operations so far, of a layer or of DTP_NO_LAYER: `what` is not 0. False: no memory. */
 bool dtp_live_runs_tell(struct dtp_live_runs *runs, uint8_t what, uint16_t layer, uint16_t micro_step);
+/* A part of a step that is the same again: between the two the operations are of `layer` and `micro_step`. Behind it
+ * they continue the run before, as they would have. False: no such part, for something else began a run in it; else
+ * *out is what they do. `first`: what began it returned. */
+size_t dtp_live_runs_begin_part(struct dtp_live_runs *runs);
+bool dtp_live_runs_end_part(struct dtp_live_runs *runs, size_t first, struct dtp_live_run *out);
+/* The same in place of the operations. False: no memory. */
+bool dtp_live_runs_repeat(struct dtp_live_runs *runs, const struct dtp_live_run *part, uint16_t layer,
+                          uint16_t micro_step);
 /* Layers below which backward is late. */
 static inline uint64_t dtp_live_runs_half(uint64_t layers)
 {

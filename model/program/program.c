@@ -437,6 +437,20 @@ static dtp_op_id pass_on(struct dtp_program *program, const struct dtp_new_op *o
     return (dtp_op_id){DTP_NO_INDEX};
 }
 
+dtp_buffer_id dtp_program_repeat(struct dtp_program *program, uint32_t ops, const struct dtp_buffer *buffers,
+                                 uint32_t count)
+{
+    assert(!program->sealed && program->reader.read);
+    bool fits = program->status == DTP_OK && ops <= program->op_limit - program->ops.count;
+    struct dtp_buffer *place = fits ? extend(program, &program->buffers, count, sizeof *place) : NULL;
+    if (!place)
+        return (dtp_buffer_id){DTP_NO_INDEX};
+    memcpy(place, buffers, count * sizeof *buffers);
+    program->ops.count += ops;
+    program->buffers.count += count;
+    return (dtp_buffer_id){program->buffers.count - count};
+}
+
 /* Copies a checked operation and its operands behind the others. */
 static bool append_op(struct dtp_program *program, const struct dtp_new_op *op, const struct dtp_demand *demand,
                       const struct dtp_operand *operands, size_t operand_count)
@@ -568,23 +582,6 @@ LIST(buffer, dtp_buffer)
 LIST(group, dtp_program_group)
 LIST(tensor, dtp_program_tensor)
 #undef LIST
-
-void dtp_program_module(const struct dtp_program *program, uint64_t module, struct dtp_parameter_module *out)
-{
-    const struct dtp_program_tensor *tensors = program->tensors.items;
-    *out = (struct dtp_parameter_module){.elements = 0};
-    for (uint32_t i = 0; i < program->tensors.count; i++) {
-        const struct dtp_parameter_tensor *at = &tensors[i].at;
-        if (module < tensors[i].first_module || module - tensors[i].first_module >= tensors[i].modules)
-            continue;
-        out->tensor[tensors[i].parameter] = *at;
-        out->used_elements += at->rows * at->columns;
-        out->extent_elements += at->extent_elements;
-        if (out->elements < at->offset_elements + at->extent_elements)
-            out->elements = at->offset_elements + at->extent_elements;
-    }
-    dtp_parameter_shard(out, dtp_execution_shards(&program->execution, module));
-}
 
 const struct dtp_operand *dtp_program_operands(const struct dtp_program *program, const struct dtp_op *op)
 {

@@ -163,6 +163,11 @@ struct dtp_program_reader {
  * by the same program where it is kept. Before anything is added. */
 void dtp_program_read_only_once(struct dtp_program *program, const struct dtp_program_reader *reader);
 
+/* For whoever knows what `ops` operations do that one such program was shown before, with `count` buffers of its own:
+ * they count as if they were added, and the buffers are added. The first of these; DTP_NO_INDEX: refused. */
+dtp_buffer_id dtp_program_repeat(struct dtp_program *program, uint32_t ops, const struct dtp_buffer *buffers,
+                                 uint32_t count);
+
 /* Bounds of what a program may hold: products and sums of such amounts stay finite, and bytes in uint64_t. */
 #define DTP_BUFFER_MAX_BYTES DTP_BYTES_BOUND
 #define DTP_DEMAND_MAX 1e30

@@ -9,11 +9,13 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
 #include "lib/hardware.h"
 #include "lib/live_bytes.h"
+#include "lib/random_adapters.h"
 #include "lib/random_draws.h"
 #include "lib/random_executor_plans.h"
 #include "lib/random_mixed.h"
@@ -25,6 +27,7 @@
 
 struct tally {
     int plans, exact, large, large_in_miniature, in_miniature;
+    int repeated; /* plans in which blocks repeat others */
     double worst;
 };
 
@@ -48,6 +51,28 @@ static double worst_off(const struct dtp_live_bytes *whole, const struct dtp_liv
     return worst;
 }
 
+/* The whole step by operations, and with blocks that repeat what is known of others: to the byte. */
+static bool check_blocks(const struct random_job *job, const struct dtp_live_bytes *whole)
+{
+    struct dtp_live_runs runs = {.run = NULL};
+    struct dtp_live_bytes live;
+    struct dtp_lower_blocks *blocks = dtp_lower_blocks_create();
+    assert_non_null(blocks);
+    for (int time = 0; time < 2; time++) { /* the second time each is known from the start */
+        assert_int_equal(dtp_lower_live_runs(&job->transformer, &job->cluster, &job->plan, 0, blocks, &runs, NULL),
+                         DTP_OK);
+        dtp_live_bytes_sum(&runs, job->transformer.layers, &live);
+        if (memcmp(&live, whole, sizeof live)) {
+            random_executor_describe(job);
+            fail_msg("%s: blocks that repeat others do not the same", job->plan.runtime->name);
+        }
+    }
+    bool repeated = dtp_lower_blocks_repeated(blocks) > 0;
+    dtp_live_runs_release(&runs);
+    free(blocks);
+    return repeated;
+}
+
 /* False where the job has no step program. */
 static bool check_job(const struct random_job *job, struct tally *tally)
 {
@@ -58,6 +83,7 @@ static bool check_job(const struct random_job *job, struct tally *tally)
         return false;
     live_bytes_of(program, job->transformer.layers, &whole);
     dtp_program_destroy(program);
+    tally->repeated += check_blocks(job, &whole);
     assert_int_equal(dtp_miniature_of(&job->transformer, &job->cluster, &job->plan, 0, &miniature, NULL), DTP_OK);
     double worst = worst_off(&whole, &miniature.live);
     bool large = job->transformer.layers >= LARGE_NET;
@@ -78,9 +104,9 @@ static bool check_job(const struct random_job *job, struct tally *tally)
 static void print_tally(const char *name, const struct tally *t)
 {
     print_message("%-12s %4d plans, %4d of them from miniatures, %3d of %3d with %d layers or more; equal to the byte "
-                  "%4d, worst %.4f %%\n",
-                  name, t->plans, t->in_miniature, t->large_in_miniature, t->large, LARGE_NET, t->exact,
-                  100 * t->worst);
+                  "%4d, worst %.4f %%; blocks repeat others in %4d\n",
+                  name, t->plans, t->in_miniature, t->large_in_miniature, t->large, LARGE_NET, t->exact, 100 * t->worst,
+                  t->repeated);
 }
 
 static void test_random_plans(void **state)
@@ -101,6 +127,7 @@ static void test_random_plans(void **state)
         print_tally(dtp_runtimes[i]->name, &tally[i]);
     /* what is left are models in one unit, periods that are long for the net, and PowerSGD: 14 of 100 in all */
     assert_true(draws_reach(tally[torch].large_in_miniature, tally[torch].large, 75));
+    assert_true(draws_reach(tally[torch].repeated, tally[torch].plans, 50));
 }
 
 /* Of each runtime the plans that are drawn seldom: replicated parameters in buckets, several micro-steps, our executor.
@@ -139,6 +166,25 @@ static void test_executor_plans(void **state)
     }
     print_tally("executor", &tally);
     assert_true(draws_reach(tally.large_in_miniature, tally.large, 85));
+}
+
+/* Adapters alone trained, under PyTorch, Transformers' Trainer and DeepSpeed: packed weights, DoRA, first layers whose
+ * input has no gradient. */
+static void test_adapted_plans(void **state)
+{
+    (void)state;
+    static bool (*const draws[])(struct random_job * job) = {random_adapters, random_peft, random_peft_deepspeed};
+    random_seed();
+    struct tally tally = {0};
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        assert_true(random_job(&job));
+        job.asked.accumulate = 1 + (uint32_t)random_below(4);
+        if (draws[random_below(3)](&job))
+            check_job(&job, &tally);
+    }
+    print_tally("adapted", &tally);
+    assert_true(draws_reach(tally.repeated, tally.plans, 50));
 }
 
 /* Layers with experts beside layers without: in front of them, between them. */
@@ -322,11 +368,16 @@ static void test_few_layers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_few_layers),        cmocka_unit_test(test_mixed_plans),
-        cmocka_unit_test(test_random_plans),      cmocka_unit_test(test_replicated_plans),
-        cmocka_unit_test(test_executor_plans),    cmocka_unit_test(test_many_micro_steps),
-        cmocka_unit_test(test_alike_micro_steps), cmocka_unit_test(test_how_many_micro_steps),
-        cmocka_unit_test(test_buckets),           cmocka_unit_test(test_fetches)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_few_layers),
+                                       cmocka_unit_test(test_mixed_plans),
+                                       cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_replicated_plans),
+                                       cmocka_unit_test(test_executor_plans),
+                                       cmocka_unit_test(test_adapted_plans),
+                                       cmocka_unit_test(test_many_micro_steps),
+                                       cmocka_unit_test(test_alike_micro_steps),
+                                       cmocka_unit_test(test_how_many_micro_steps),
+                                       cmocka_unit_test(test_buckets),
+                                       cmocka_unit_test(test_fetches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
