@@ -66,9 +66,9 @@ void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
  * matrix above its size; that of learned positions behind all blocks, the last behind the table. */
 static void add_hooked_buckets(struct dtp_bound *b)
 {
-    const bool factors = b->plan->comm_hook == DTP_COMM_HOOK_POWERSGD;
+    const bool factors = b->plan->comm_hook == DTP_COMM_HOOK_POWERSGD, int8 = b->plan->comm_hook == DTP_COMM_HOOK_INT8;
     uint64_t g = b->bytes.grads, element = factors ? 2 * g : 1 + 2 * (uint64_t)b->cluster->gpus + 3 * g;
-    if (!(factors || b->plan->comm_hook == DTP_COMM_HOOK_INT8) || !dtp_plan_has_ddp_buckets(b->plan, b->cluster))
+    if (!(factors || int8) || !dtp_plan_has_ddp_buckets(b->plan, b->cluster))
         return;
     const struct dtp_traffic job = {b->transformer, b->cluster, b->plan, .units = *b->units};
     const struct dtp_ddp_bucket_count buckets = dtp_traffic_ddp_buckets(&job, g);

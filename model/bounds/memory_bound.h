@@ -2,8 +2,10 @@
 #ifndef DTP_MEMORY_BOUND_H
 #define DTP_MEMORY_BOUND_H
 
+#include "base/pick.h"
 #include "bounds/bounds.h"
 #include "closed/activations.h"
+#include "closed/fetched.h"
 
 /* Of a block's backward: bytes of a token, elements of weight gradients finished and at work, a kernel's own bytes. */
 struct dtp_bound_stage {
@@ -11,18 +13,13 @@ struct dtp_bound_stage {
 };
 #define DTP_BOUND_STAGES 5 /* of a kind of layer */
 
-/* A matrix of a layer: elements, elements that are trained, bytes of a token as their gradient is made. */
-struct dtp_bound_matrix {
-    uint64_t elements, trained, token_bytes;
-};
-
 struct dtp_bound {
     const struct dtp_transformer *transformer;
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast,
-     * that have gradients, that run in fewer bits; what a token keeps more of a layer that stays in bf16; elements as
-     * shards hold them. */
+     * have gradients, run in fewer bits; what a token keeps more of a layer that stays in bf16; elements as shards
+     * hold. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
     uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS], layer_narrow[DTP_LAYER_MLPS];
     uint64_t wider[DTP_LAYER_MLPS], layer_padded[DTP_LAYER_MLPS];
@@ -50,18 +47,8 @@ struct dtp_bound {
      * matrices in the order of forward. */
     struct dtp_activations activations;
     struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
-    struct dtp_bound_matrix matrix[DTP_LAYER_MATRICES];
+    struct dtp_fetched_matrix matrix[DTP_LAYER_MATRICES];
 };
-
-static inline uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
 
 static inline uint64_t dtp_bound_tokens(const struct dtp_bound *b, uint64_t token_bytes)
 {
@@ -93,9 +80,8 @@ uint64_t dtp_bound_factors(const struct dtp_bound *b);
 void dtp_bound_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, int index);
 /* The last block in forward, which has all that it saves. */
 uint64_t dtp_bound_forward(const struct dtp_bound *b);
-/* Sum over the first `layers`: `checkpointed` of those that are, `whole` of the others, by kind. */
-uint64_t dtp_bound_layers(const struct dtp_bound *b, uint64_t layers, const uint64_t *checkpointed,
-                          const uint64_t *whole);
+/* Sum over the first `layers`: `kept` of those that are checkpointed, `whole` of the others, by kind. */
+uint64_t dtp_bound_layers(const struct dtp_bound *b, uint64_t layers, const uint64_t *kept, const uint64_t *whole);
 /* Of the first `layers`, those that stay in bf16, by kind. */
 uint64_t dtp_bound_wide(const struct dtp_bound *b, uint64_t layers, const uint64_t *of_kind);
 /* Layers of the first so many that are not checkpointed, as every so many of them are. */
@@ -114,17 +100,14 @@ static inline uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layer
     return dtp_bound_tokens(b, bytes + more + b->activations.embedding) + whole * b->kept_weights - b->cut;
 }
 /* Of layers from `begin` on, before `end`, of which those of each kind have so much. */
-static inline uint64_t dtp_bound_between(const struct dtp_bound *b, const uint64_t *of_kind, uint64_t begin,
-                                         uint64_t end)
+static inline uint64_t dtp_bound_between(const struct dtp_bound *b, const uint64_t *of, uint64_t begin, uint64_t end)
 {
-    return b->uniform ? (end - begin) * of_kind[0]
-                      : dtp_bound_layers(b, end, of_kind, of_kind) - dtp_bound_layers(b, begin, of_kind, of_kind);
+    return b->uniform ? (end - begin) * of[0] : dtp_bound_layers(b, end, of, of) - dtp_bound_layers(b, begin, of, of);
 }
 /* The worst stage of a block, of a finished weight gradient `element_bytes`, of the one at work `current` more. */
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes);
 
-/* Bytes beside activations and rest at the instants of bounds.h that every strategy has: weights, gradients and what is
- * on its way. */
+/* Bytes beside activations and rest at the instants that every strategy has: weights, gradients, what is on its way. */
 struct dtp_bound_beside {
     uint64_t forward, logits, loss; /* the last block in forward | the logits behind it | the loss */
     uint64_t head;                  /* the head's gradients, but for the weight's */
@@ -133,23 +116,11 @@ struct dtp_bound_beside {
 };
 void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside);
 
-/* A bucket of gradients is full. */
-struct dtp_bound_closing {
-    uint64_t below, bytes;    /* layers below the block at work | of activations that stand */
-    uint64_t done;            /* elements of gradients in this and earlier buckets */
-    uint64_t filled, tensors; /* of them in this one, of so many tensors */
-    uint64_t next, whole;     /* of the gradient that did not fit; with one that is more than a bucket by itself */
-};
-typedef void dtp_bound_close(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own);
-/* Calls `close` with each bucket of reduce_bucket_size elements. */
-void dtp_bound_buckets(struct dtp_bound *b, dtp_bound_close *close, const void *own);
-
 void dtp_bound_replicated(struct dtp_bound *b);
 void dtp_bound_fsdp(struct dtp_bound *b);
 void dtp_bound_fetched(struct dtp_bound *b);
 void dtp_bound_executor(struct dtp_bound *b);
 /* What a layer of the kind keeps, and the stages of its backward: two, with no gradients of weights. */
-void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *kind,
-                             struct dtp_activations *activations);
+void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *kind, struct dtp_activations *a);
 
 #endif

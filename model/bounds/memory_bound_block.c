@@ -5,16 +5,14 @@
 #include "plan/fp8_casts.h"
 #include "plan/runtime.h"
 
-uint64_t dtp_bound_layers(const struct dtp_bound *b, uint64_t layers, const uint64_t *checkpointed,
-                          const uint64_t *whole)
+uint64_t dtp_bound_layers(const struct dtp_bound *b, uint64_t layers, const uint64_t *kept, const uint64_t *whole)
 {
-    const uint64_t every = b->activations.checkpoint_every,
-                   uncut = checkpointed == whole ? layers : dtp_bound_whole(b, layers);
+    const uint64_t every = b->activations.checkpoint_every, uncut = kept == whole ? layers : dtp_bound_whole(b, layers);
     uint64_t experts = b->uniform ? 0 : dtp_transformer_expert_layers(b->transformer, layers), again = 0;
     for (uint64_t layer = 0; experts && uncut < layers && layer < layers; layer += every)
         again += dtp_transformer_layer_has_experts(b->transformer, layer);
-    return (layers - uncut - again) * checkpointed[0] + (uncut - (experts - again)) * whole[0] +
-           (experts ? again * checkpointed[1] + (experts - again) * whole[1] : 0);
+    return (layers - uncut - again) * kept[0] + (uncut - (experts - again)) * whole[0] +
+           (experts ? again * kept[1] + (experts - again) * whole[1] : 0);
 }
 
 uint64_t dtp_bound_wide(const struct dtp_bound *b, uint64_t layers, const uint64_t *of_kind)
@@ -204,22 +202,21 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
                    lost = kind->adapted ? 0 : c * f - smaller(product, c * f);
     uint64_t inner = larger(larger(inner_gradients(b, kind) * c * f + lost, again ? c * h : 0), results);
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
-    stage[0] = (struct dtp_bound_stage){a->layer_all + inner, 0, matrix,
-                                        larger(dtp_bound_tokens(b, scratch * f), cast * matrix)};
     b->forward_bytes = larger(
         b->forward_bytes, larger(forward_bytes(b, kind, a, up, cast), dtp_bound_tokens(b, runs ? scores : 2 * scores)));
     /* compiled casts of the gradient and of the weight stand together, as the input's gradient is made */
     const uint64_t joined = plan->precision.compute == DTP_FP8 && !casts.kept && !scratch;
-    stage[1] =
-        (struct dtp_bound_stage){a->layer_all - a->layer_mlp + c * gated * f + joined * (gated * f + c * h), mlp - up,
-                                 up, larger(dtp_bound_tokens(b, cast * gated * f), (cast + joined) * up)};
-    stage[2] = (struct dtp_bound_stage){a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp,
-                                        u->output};
-    stage[3] = (struct dtp_bound_stage){first + made + chain + waits + b->low, mlp, u->output};
-    stage[4] = (struct dtp_bound_stage){first + c * h + made + b->low, u->layer - u->output, larger(u->output, kv * h)};
-    for (int i = 0; i < DTP_BOUND_STAGES && kind->adapted; i++) /* whose gradients are few */
-        stage[i] =
-            (struct dtp_bound_stage){stage[i].token_bytes + adapters->stage[i] + adapters->terms, u->layer_trained, 0};
+    const struct dtp_bound_stage stages[DTP_BOUND_STAGES] = {
+        {a->layer_all + inner, 0, matrix, larger(dtp_bound_tokens(b, scratch * f), cast * matrix)},
+        {a->layer_all - a->layer_mlp + c * gated * f + joined * (gated * f + c * h), mlp - up, up,
+         larger(dtp_bound_tokens(b, cast * gated * f), (cast + joined) * up)},
+        {a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp, u->output},
+        {first + made + chain + waits + b->low, mlp, u->output},
+        {first + c * h + made + b->low, u->layer - u->output, larger(u->output, kv * h)}};
+    for (int i = 0; i < DTP_BOUND_STAGES; i++) { /* adapters' gradients are few */
+        const uint64_t adapted = stages[i].token_bytes + adapters->stage[i] + adapters->terms;
+        stage[i] = kind->adapted ? (struct dtp_bound_stage){adapted, u->layer_trained, 0} : stages[i];
+    }
     b->stages += DTP_BOUND_STAGES;
 }
 
@@ -229,8 +226,8 @@ static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind
     for (int i = 0; i < kind->matrices; i++) {
         const struct dtp_layer_matrix *m = &kind->matrix[i];
         const uint64_t elements = m->groups * m->out * m->in, adapters = m->groups * m->rank * (m->out + m->in);
-        b->matrix[i] = (struct dtp_bound_matrix){elements, kind->adapted ? adapters : elements,
-                                                 b->stage[stage_of(m->id)].token_bytes};
+        b->matrix[i] = (struct dtp_fetched_matrix){elements, kind->adapted ? adapters : elements,
+                                                   m->rank * larger(m->in, m->out), stage_of(m->id)};
     }
 }
 

@@ -1,133 +1,192 @@
-/* DeepSpeed's ZeRO-3: weights are fetched tensor by tensor, within limits in elements; gradients go by buckets.
- * Tensors up to stage3_param_persistence_threshold are never given back. Of the others, those that are still to be used
- * stand up to stage3_max_live_parameters where anything is fetched ahead: each module fetches up to
- * stage3_prefetch_bucket_size more than it uses, one tensor at least. Where a bucket is more than the smallest tensor,
- * that is more than modules give back, and what stands grows up to the limit; else it grows only where they give back
- * less than one for each that they fetch: at the turn, and in backward where a block is replayed, whose two uses fetch
- * twice.
- * At the turn from forward to backward what is used again within stage3_max_reuse_distance stays, whatever the limit.
- * With R elements of blocks above it, and of them all or each `every`-th replayed, a tensor is used again after twice
- * the head and (2 + 1/every) R elements.
- * What is fetched ahead comes in a flat buffer that stands beside the tensors copied out of it until the first of these
- * is used. The last of a micro-step's are the tables', embedding and positions, for their backward: where all other
- * weights may stand they have been fetched by the turn, beyond the limit, which stops only what begins behind it; where
- * a bucket holds all of them, forward has one of them. They are given back before their gradients are made. ZeRO++
- * keeps second copies of what has been given back, to the end of the step, and reduces gradients in few bits tensor by
- * tensor. */
+/* DeepSpeed's ZeRO-3: weights that are fetched tensor by tensor (closed/fetched.h) beside activations, as each is used
+ * and as it is copied out; gradients go by buckets. */
 #include "bounds/memory_bound.h"
 
-/* Elements: never given back; fetched and given back, the smallest matrix of these. Of the others what is fetched
- * ahead, its flat buffer, blocks kept for backward; to how many that comes, by how many more with each layer of
- * backward; of the embedding, where it is fetched by the turn; ranks of a second copy; embeddings and head. Bytes of
- * one in a flat buffer. */
-struct fetched {
-    uint64_t persistent, others, smallest, ahead, flat, again, most, gained, last, second, root, flat_bytes;
+#include "closed/reduced_bucket.h"
+
+struct fetching {
+    struct dtp_bound *b;
+    struct dtp_fetched weights;
+    struct dtp_reduced_bucket bucket;
+    uint64_t standing, waiting, held; /* bytes; a tied head's gradient; what a reentrant replay holds */
+    /* Bytes beside weights and what is below a layer, by tensor of it, as it is used and as it is copied out. Its
+     * gradient: elements, bytes beside it; of weights behind its use, in layers replayed or not. */
+    uint64_t forward[2][DTP_FETCHED_PARTS], backward[2][DTP_FETCHED_PARTS];
+    uint64_t made[DTP_FETCHED_PARTS], beside[DTP_FETCHED_PARTS], behind[2][DTP_FETCHED_PARTS];
 };
 
-static void add_tensors(const struct dtp_bound *b, struct fetched *f, uint64_t count, uint64_t elements)
+/* A gradient is made beside so many bytes of activations. A bucket is laid out by rank beside itself; a tensor that is
+ * one and needs no padding is reduced where it is. ZeRO++ goes tensor by tensor, as int4 where that divides evenly. To
+ * the host slices go in fp32, to NVMe a bucket's at once. */
+static void made(struct fetching *f, uint64_t elements, uint64_t bytes)
 {
-    const bool persist = elements <= b->plan->deepspeed.stage3_param_persistence_threshold;
-    *(persist ? &f->persistent : &f->others) += count * elements;
+    struct dtp_bound *b = f->b;
+    struct dtp_reduced_bucket *w = &f->bucket;
+    const struct dtp_units *t = b->trained;
+    const uint64_t g = b->bytes.grads, filled = w->filled, slices = dtp_divide_up(filled, t->ranks),
+                   most = smaller(filled, larger(larger(t->largest, t->embedding), t->position));
+    if (!elements && bytes) /* none; without any, behind the last */
+        return;
+    const bool by_tensor = b->plan->deepspeed.zero_quantized_gradients && b->cluster->nodes > 1, one = w->tensors == 1,
+               over = dtp_bucket_waits(w), at_once = b->plan->offload == DTP_OFFLOAD_NVME && g < 4,
+               in_place = one && filled % t->ranks == 0 && (b->bytes.reduce == g || !over),
+               closes = dtp_bucket_closes(w, elements);
+    uint64_t laid = b->bytes.reduce * (by_tensor ? most : in_place ? 0 : filled);
+    if (by_tensor && one && filled % (2 * b->cluster->gpus) == 0)
+        laid = (over ? 1 : 3) * filled / 2;
+    if (b->plan->offload != DTP_OFFLOAD_NONE)
+        laid += 4 * (at_once ? slices : smaller(slices, dtp_divide_up(most, t->ranks)));
+    if (closes)
+        dtp_bound_keep(b, f->standing + f->weights.now + (bytes ? f->waiting : 0) + bytes + g * w->whole + laid);
+    dtp_bucket_take(w, elements, closes);
 }
 
-static struct fetched fetched_of(const struct dtp_bound *b)
+/* With a gradient that waits. */
+static uint64_t standing(const struct fetching *f)
 {
-    const struct dtp_deepspeed_plan *asked = &b->plan->deepspeed;
-    const struct dtp_units *u = b->units;
-    const bool replays =
-        b->activations.checkpoint_every && b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
-    const uint64_t layers = b->layers, every = replays ? b->activations.checkpoint_every : 1,
-                   reuse = asked->stage3_max_reuse_distance, threshold = asked->stage3_param_persistence_threshold,
-                   table = u->embedding > threshold ? u->embedding : 0;
-    struct fetched f = {
-        .smallest = u->down, .most = asked->stage3_max_live_parameters, .root = u->total - layers * u->layer};
-    if (u->ranks == 1 && b->plan->offload < DTP_OFFLOAD_PARAMS)
-        return (struct fetched){.second = 1};
-    for (int i = 0; i < b->matrices; i++) {
-        const uint64_t elements = b->matrix[i].elements;
-        f.smallest = elements > threshold ? smaller(f.smallest, elements) : f.smallest;
-        add_tensors(b, &f, layers, elements);
-        add_tensors(b, &f, dtp_plan_adapts(b->plan) ? layers : 0, b->matrix[i].trained);
+    return f->standing + f->waiting + f->b->bytes.grads * dtp_bucket_waits(&f->bucket);
+}
+
+/* Activations of a block in forward grow from its input to all it keeps; in backward they are those of its stages. */
+static void measure(struct fetching *f)
+{
+    const struct dtp_bound *b = f->b;
+    const struct dtp_activations *a = &b->activations;
+    const int n = b->matrices;
+    const uint64_t norm = a->layer_input + a->layer_norms / 2, all = a->layer_all, core = norm + a->layer_attention,
+                   grown[] = {all, all, all - a->layer_mlp, core, norm}, stream = dtp_bound_tokens(b, a->gradient);
+    f->made[n] = b->trained->layer;
+    for (int i = 0; i < 2 * n; i++) {
+        const struct dtp_fetched_matrix *m = &b->matrix[i % n];
+        const int part = i < n ? i : i + 1, s = m->stage;
+        const uint64_t inner = stream + dtp_bound_tokens(b, b->stage[s].token_bytes),
+                       end = stream + dtp_bound_tokens(b, b->stage[DTP_BOUND_STAGES - 1].token_bytes);
+        f->forward[0][part] = i % n == n - 1 ? dtp_bound_forward(b) : dtp_bound_tokens(b, grown[s]);
+        f->forward[1][part] = dtp_bound_tokens(b, grown[s ? s + 1 : 0]);
+        f->backward[1][part] = s == 3 ? larger(inner, end) : inner;
+        f->backward[0][part] = f->backward[1][part] + b->bytes.grads * m->trained;
+        f->made[part] = i < n ? m->trained : 0, f->beside[part] = inner;
+        f->made[n] -= smaller(f->made[n], f->made[part]);
     }
-    add_tensors(b, &f, u->head ? 2 : 1, u->embedding);
-    add_tensors(b, &f, 1, u->position);
-    f.again = reuse > 2 * table ? (reuse - 2 * table) / (2 * every + (replays ? 1 : 0)) * every : 0;
-    f.flat = b->plan->prefetch ? smaller(asked->stage3_prefetch_bucket_size, f.most) : 0;
-    const bool gains = f.flat > f.smallest;
-    const uint64_t tables = table + (u->position > threshold ? u->position : 0);
-    f.ahead = !f.flat ? 0 : gains ? f.most + tables : f.flat + 2 * u->down + f.again;
-    f.gained = f.flat && !gains && replays ? u->layer_matmul / every : 0;
-    f.last = gains && f.others <= f.most + tables ? tables : 0;
-    f.flat_bytes = asked->zero_quantized_weights ? 1 : b->bytes.compute;
-    if (asked->zero_quantized_weights || (f.flat == f.most && f.others > f.most + tables))
-        f.flat =
-            smaller(f.flat, u->layer); /* made of int8 block by block, or where it is all room, as that is given back */
-    f.second = asked->zero_hpz_partition_size > 1 ? asked->zero_hpz_partition_size : UINT64_MAX;
-    return f;
+    f->forward[0][n] = f->forward[1][n] = dtp_bound_tokens(b, a->layer_input);
+    f->backward[0][n] = f->backward[1][n] = f->beside[n] = stream;
 }
 
-/* Bytes of weights beside a tensor of `own` elements, with `layers` layers still to be used. The last that is kept for
- * backward may be over its distance. */
-static uint64_t weights(const struct dtp_bound *b, const struct fetched *f, uint64_t own, uint64_t layers)
+/* Returns bytes of weights. */
+static uint64_t use(struct fetching *f, int visit, int index, uint64_t beside, uint64_t beside_copies)
 {
-    const struct dtp_units *u = b->units;
-    uint64_t left = smaller(f->others, own + layers * u->layer_matmul + f->root);
-    uint64_t over = f->again && own > u->down ? u->down : 0;
-    uint64_t ahead = smaller(f->most + f->last, f->ahead + (b->layers - layers) * f->gained);
-    uint64_t live = smaller(left, larger(own, larger(ahead, own + f->again + over)));
-    live = f->again && f->again + f->root >= f->others ? left : live;
-    /* else forward has used it up, or the embedding */
-    uint64_t flat = f->flat < f->others && (own || layers) ? smaller(f->flat + f->last, live) : 0;
-    /* second copies are of all that was given back, and stay to the end of the step */
-    const uint64_t kept = f->again && b->plan->accumulate == 1 ? smaller(live, own + f->again + over) : 0;
-    return b->bytes.compute * (f->persistent + live + (f->others - kept) / f->second) + f->flat_bytes * flat;
+    const uint64_t used = dtp_fetched_use(&f->weights, (enum dtp_fetched_visit)visit, index);
+    dtp_bound_keep(f->b, standing(f) + larger(used + beside, f->weights.copied + beside_copies));
+    return used;
 }
 
-struct reducing {
-    const struct fetched *f;
-    uint64_t standing, waiting, tied; /* bytes; a tied head's gradient, its weight's elements */
-};
-
-/* A bucket is laid out by rank beside itself; a tensor that is one and needs no padding is reduced where it is. */
-static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own)
+static uint64_t pass(struct fetching *f, int visit, uint64_t saved)
 {
-    const struct reducing *r = own;
-    uint64_t g = b->bytes.grads, layers = closing->below < b->layers ? closing->below : b->layers - 1;
-    const bool by_tensor = b->plan->deepspeed.zero_quantized_gradients && b->cluster->nodes > 1,
-               same = b->bytes.reduce == g || closing->filled <= b->plan->deepspeed.reduce_bucket_size,
-               in_place = closing->tensors == 1 && closing->filled % b->units->ranks == 0 && same;
-    const uint64_t most =
-        by_tensor ? larger(larger(b->trained->largest, b->trained->embedding), b->trained->position) : closing->filled;
-    uint64_t fetched = closing->bytes ? weights(b, r->f, larger(b->units->down, r->tied), layers) + r->waiting
-                                      : b->bytes.compute * (r->f->persistent + r->f->others / r->f->second);
-    dtp_bound_keep(b, r->standing + fetched + closing->bytes + g * closing->whole +
-                          (in_place ? 0 : b->bytes.reduce * smaller(most, closing->filled)));
+    const struct dtp_fetched_order *o = &f->weights.order[visit];
+    uint64_t used = 0;
+    for (int i = 0; i < o->count; i++)
+        used = use(f, visit, i, saved + f->forward[0][o->part[i]], saved + f->forward[1][o->part[i]]);
+    return used;
+}
+
+/* Of a block that is passed over its buckets alone. */
+static void backward(struct fetching *f, uint64_t below, bool over)
+{
+    const struct dtp_fetched_order *o = &f->weights.order[DTP_FETCHED_BACKWARD];
+    const uint64_t saved = dtp_bound_saved(f->b, below), whole = f->b->trained->layer, beside = saved + f->held;
+    const bool replayed = dtp_fetched_replayed(&f->weights, below);
+    if (over && f->bucket.filled + whole <= f->bucket.room) {
+        dtp_bucket_take(&f->bucket, whole, false);
+        return;
+    }
+    if (replayed && !over)
+        pass(f, DTP_FETCHED_REPLAY, beside);
+    for (int i = 0; i < o->count; i++) {
+        const int part = o->part[i];
+        uint64_t *behind = &f->behind[replayed][part];
+        if (!over) {
+            use(f, DTP_FETCHED_BACKWARD, i, beside + f->backward[0][part], beside + f->backward[1][part]);
+            *behind = f->weights.now;
+        }
+        f->weights.now = *behind;
+        made(f, f->made[part], saved + f->beside[part]);
+    }
+}
+
+static void start(struct fetching *f, struct dtp_bound *b)
+{
+    const struct dtp_plan *plan = b->plan;
+    const uint64_t every = b->activations.checkpoint_every,
+                   held = every && dtp_plan_layers(plan)->holds_replayed ? b->activations.layer_input : 0;
+    f->b = b, f->waiting = 0, f->held = dtp_bound_tokens(b, held);
+    f->standing = b->bytes.reduce * plan->deepspeed.reduce_bucket_size +
+                  (plan->offload == DTP_OFFLOAD_NONE ? b->bytes.grads * b->trained->total_shard : 0);
+    f->bucket = (struct dtp_reduced_bucket){.room = plan->deepspeed.reduce_bucket_size};
+    dtp_fetched_start(&f->weights, plan, b->units, b->matrix, b->matrices,
+                      plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? 0 : every);
+    measure(f);
+}
+
+/* The embedding stands until positions are added to it. */
+static struct dtp_bound_beside forward(struct fetching *f)
+{
+    struct dtp_bound *b = f->b;
+    const struct dtp_activations *a = &b->activations;
+    const uint64_t stream = dtp_bound_tokens(b, a->gradient), kept = dtp_bound_saved(b, b->layers);
+    struct dtp_bound_beside beside = {.head_gradient = b->bytes.compute * b->trained->embedding};
+    const bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED;
+    use(f, DTP_FETCHED_FIRST, 0, stream, stream);
+    const uint64_t table = stream + b->bytes.compute * f->weights.given, head = kept + dtp_bound_tokens(b, a->head);
+    use(f, DTP_FETCHED_FIRST, 1, table, table);
+    for (uint64_t l = 0; l < b->layers;) {
+        beside.forward = f->standing + pass(f, DTP_FETCHED_FORWARD, dtp_bound_saved(b, l++));
+        l += l < b->layers ? dtp_fetched_pass_over(&f->weights, l, false) : 0;
+    }
+    use(f, DTP_FETCHED_LAST, 0, kept, kept);
+    beside.logits = f->standing + use(f, DTP_FETCHED_LAST, 1, head, head);
+    beside.loss = chunked ? beside.logits : f->standing + f->weights.now;
+    const uint64_t back = head + dtp_bound_tokens(b, a->logits_gradient) + (chunked ? beside.head_gradient : 0);
+    beside.head = f->standing + use(f, DTP_FETCHED_LAST_BACK, 0, back, back);
+    return beside;
 }
 
 void dtp_bound_fetched(struct dtp_bound *b)
 {
+    const struct dtp_units *t = b->trained;
     const struct dtp_activations *a = &b->activations;
-    const struct dtp_units *u = b->units, *t = b->trained;
-    const struct dtp_plan *plan = b->plan;
-    struct fetched f = fetched_of(b);
-    bool chunked = dtp_plan_loss(plan) == DTP_LOSS_CHUNKED, offloads = plan->offload != DTP_OFFLOAD_NONE;
-    bool reuses = plan->deepspeed.stage3_max_reuse_distance > 0; /* a weight used again at once stays */
-    uint64_t c = b->bytes.compute, g = b->bytes.grads, layers = b->layers;
-    uint64_t shard = offloads ? 0 : g * t->total_shard,
-             standing = b->bytes.reduce * plan->deepspeed.reduce_bucket_size + shard;
-    uint64_t waiting = u->head ? 0 : g * t->embedding, persistent = c * (f.persistent + f.others / f.second);
-    uint64_t tied = u->head || !reuses ? 0 : u->embedding, own = larger(u->down, tied); /* kept for the embedding */
-    uint64_t all = f.flat >= f.others ? f.flat_bytes * f.others : 0; /* in one flat buffer, until the head is used */
-    uint64_t logits = dtp_bound_tokens(b, chunked ? 0 : a->logits), block = dtp_bound_block(b, 0, g);
-    uint64_t head = standing + weights(b, &f, u->embedding, layers);
-    struct dtp_bound_beside beside = {.head = head, .head_gradient = c * t->embedding};
-    beside.forward = standing + weights(b, &f, u->down, layers) + all;
-    beside.logits = head + (all > logits ? all - logits : 0);
-    beside.loss = chunked || reuses || f.flat ? head : standing + weights(b, &f, 0, layers);
-    beside.ends = standing + persistent + g * t->embedding + waiting;
+    const bool offloads = b->plan->offload != DTP_OFFLOAD_NONE;
+    const uint64_t c = b->bytes.compute, g = b->bytes.grads, stream = dtp_bound_tokens(b, a->gradient),
+                   saved = dtp_bound_saved(b, b->layers), kept = saved + stream;
+    struct fetching f;
+    start(&f, b);
+    struct dtp_bound_beside beside = forward(&f);
+    made(&f, t->head, kept);
+    f.waiting = b->units->head ? 0 : g * t->embedding;
+    use(&f, DTP_FETCHED_LAST_BACK, 1, kept, kept);
+    made(&f, t->total - b->layers * t->layer - t->embedding - t->position - t->head, kept);
+    for (uint64_t below = b->layers; below-- > 0;) {
+        backward(&f, below, false);
+        uint64_t over = below ? dtp_fetched_pass_over(&f.weights, below - 1, true) : 0;
+        const uint64_t now = f.weights.now;
+        for (; over > 0; over--)
+            backward(&f, --below, true);
+        f.weights.now = now;
+    }
+    /* positions wait for the embedding's use: where that persists, for the end of backward */
+    const uint64_t before = f.weights.now;
+    dtp_bound_keep(b, standing(&f) + before + g * t->position + stream);
+    made(&f, t->position, stream);
+    use(&f, DTP_FETCHED_FIRST_BACK, 0, stream, stream);
+    use(&f, DTP_FETCHED_FIRST_BACK, 1, stream, stream);
+    beside.ends =
+        standing(&f) + g * t->embedding + (f.weights.order[DTP_FETCHED_FIRST_BACK].size[1] ? f.weights.now : before);
+    made(&f, t->embedding, 0);
+    made(&f, 0, 0);
     dtp_bound_steps(b, &beside);
-    dtp_bound_keep(b, standing + waiting + dtp_bound_saved(b, layers - 1) + weights(b, &f, own, layers) + block);
-    dtp_bound_buckets(b, close_bucket, &(struct reducing){&f, standing, waiting, tied});
-    dtp_bound_hold(b, shard + c * f.persistent + dtp_bound_saved(b, layers) + dtp_bound_tokens(b, a->head + a->loss));
-    dtp_bound_keep(b, standing + persistent + (g < 4 && !offloads ? 4 * smaller(t->total_shard, 1000000000) : 0));
+    const uint64_t persistent = c * f.weights.persistent,
+                   seconds = f.weights.second ? c * f.weights.others / f.weights.second : 0;
+    dtp_bound_hold(b,
+                   (offloads ? 0 : g * t->total_shard) + persistent + saved + dtp_bound_tokens(b, a->head + a->loss));
+    dtp_bound_keep(b, f.standing + persistent + seconds +
+                          (g < 4 && !offloads ? 4 * smaller(t->total_shard, 1000000000) : 0));
 }

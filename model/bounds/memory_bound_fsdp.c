@@ -136,7 +136,8 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
         dtp_bound_keep(b, standing + ahead + input + dtp_bound_saved(b, end - 1) + f->block);
     if (!u->count)
         return;
-    const uint64_t beside = standing + ahead + dtp_bound_saved(b, begin) + stream;
+    const uint64_t below = begin ? dtp_bound_saved(b, begin) : dtp_bound_tokens(b, b->activations.embedding),
+                   beside = standing + ahead + below + stream;
     const uint64_t result = b->plan->fsdp1 ? b->bytes.reduce * t->largest_layer_shard : f->whole ? 0 : one;
     dtp_bound_keep(b, beside - own + units(b, f->inputs, unit, unit + 1) + width * result);
     dtp_bound_keep(b, beside + b->plan->fsdp1 * width * (one + flat));

@@ -1,6 +1,7 @@
 /* Every GPU holds all parameters: DDP, ZeRO-1 and -2, Megatron, nanotron. */
 #include "bounds/memory_bound.h"
 
+#include "closed/reduced_bucket.h"
 #include "plan/optimizer_state.h"
 #include "plan/runtime.h"
 
@@ -14,8 +15,8 @@ struct replicated {
     bool counted; /* buckets of so many elements, flattened into a copy to be reduced */
 };
 
-/* Gradients at rest when `done` of the micro-step's have been made. */
-static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r, uint64_t done)
+/* Gradients at rest when `done` of the micro-step's have been made, in backward with its workspace. */
+static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r, uint64_t done, bool backward)
 {
     const struct dtp_plan *plan = b->plan;
     const uint64_t total = b->trained->total, g = b->bytes.grads;
@@ -26,7 +27,7 @@ static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r,
         return (g + r->made) * total;
     if (plan->runtime->sums_gradients) { /* which DDP's buckets stand beside */
         bool buckets = plan->strategy == DTP_DDP && dtp_plan_gradient_ranks(plan, b->cluster) > 1;
-        return (g + (buckets ? r->made : 0)) * total + r->made * done + (several || done ? r->workspace : 0);
+        return (g + (buckets ? r->made : 0)) * total + r->made * done + (several || backward ? r->workspace : 0);
     }
     if (dtp_plan_has_ddp_buckets(plan, b->cluster)) { /* buckets hold all; beside them what is no view of them */
         uint64_t left = done < total ? (plan->accumulate > 2 ? total : total - done) : 0;
@@ -80,28 +81,57 @@ static void block(struct dtp_bound *b, const struct replicated *r, uint64_t belo
 {
     bool again = r->kept_casts < b->layers && below % larger(b->activations.checkpoint_every, 1) == 0; /* replayed */
     const uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept + (again ? r->casts : 0) : r->casts;
-    const uint64_t bytes = gradients(b, r, done) + dtp_bound_saved(b, below) + casts + r->waiting + r->buckets +
+    const uint64_t bytes = gradients(b, r, done, true) + dtp_bound_saved(b, below) + casts + r->waiting + r->buckets +
                            dtp_bound_block(b, r->element_bytes, r->last_bytes);
     (below >= b->layers / 2 ? dtp_bound_keep : dtp_bound_keep_late)(b, bytes);
     b->block_bytes = larger(b->block_bytes, b->rest_bytes + bytes); /* which the reduction of any bucket may meet */
 }
 
 /* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit. Stage 2 keeps its
- * partition from the first bucket on. To the host slices go in fp32, tensor by tensor, to NVMe a bucket's at once. */
-static void close_bucket(struct dtp_bound *b, const struct dtp_bound_closing *closing, const void *own)
+ * partition from the first bucket on. To the host slices go in fp32, tensor by tensor, to NVMe a bucket's at once. A
+ * gradient is made beside so many bytes of activations, with so many layers below. */
+static void made(struct dtp_bound *b, const struct replicated *r, struct dtp_reduced_bucket *w, uint64_t elements,
+                 uint64_t bytes, uint64_t below)
 {
     const struct dtp_plan *plan = b->plan;
-    const struct replicated *r = own;
-    uint64_t g = b->bytes.grads, slices = dtp_divide_up(closing->filled, b->units->ranks);
-    bool shards = dtp_plan_shards_grads(plan), on_host = plan->offload != DTP_OFFLOAD_NONE;
+    uint64_t g = b->bytes.grads, slices = dtp_divide_up(w->filled, b->units->ranks);
+    if (!elements && bytes) /* none; without any, behind the last */
+        return;
+    const bool shards = dtp_plan_shards_grads(plan), on_host = plan->offload != DTP_OFFLOAD_NONE,
+               closes = dtp_bucket_closes(w, elements);
     if (plan->offload != DTP_OFFLOAD_NVME)
         slices = smaller(slices, r->largest);
-    uint64_t standing = r->buckets + (shards ? r->carried + (on_host ? 0 : r->shard) + g * closing->whole
-                                             : gradients(b, r, closing->done + closing->next));
-    dtp_bound_keep(b, standing + b->bytes.reduce * closing->filled + (on_host && g < 4 ? 4 * slices : 0) +
-                          closing->bytes + (closing->bytes ? r->waiting : 0));
-    if (shards && closing->done == closing->filled && closing->below < b->layers)
-        block(b, r, closing->below, b->trained->total);
+    uint64_t standing = r->buckets + (shards ? r->carried + (on_host ? 0 : r->shard) + g * w->whole
+                                             : gradients(b, r, w->done + w->next, true));
+    if (closes)
+        dtp_bound_keep(b, standing + b->bytes.reduce * w->filled + (on_host && g < 4 ? 4 * slices : 0) + bytes +
+                              (bytes ? r->waiting : 0));
+    if (closes && shards && w->done == w->filled && below < b->layers)
+        block(b, r, below, b->trained->total);
+    dtp_bucket_take(w, elements, closes);
+}
+
+/* All gradients in the order of backward; of a block from its last matrix on, as one where it closes no bucket. */
+static void fill_buckets(struct dtp_bound *b, const struct replicated *r)
+{
+    const struct dtp_units *t = b->trained;
+    struct dtp_reduced_bucket w = {.room = b->plan->deepspeed.reduce_bucket_size};
+    const uint64_t stream = dtp_bound_tokens(b, b->activations.gradient), kept = dtp_bound_saved(b, b->layers) + stream;
+    made(b, r, &w, t->head, kept, b->layers);
+    made(b, r, &w, t->total - b->layers * t->layer - t->embedding - t->position - t->head, kept, b->layers);
+    for (uint64_t below = b->layers; below-- > 0;) {
+        const uint64_t beside = dtp_bound_saved(b, below) + stream;
+        uint64_t rest = t->layer;
+        for (int i = w.filled + rest > w.room ? b->matrices : 0; i-- > 0;) {
+            const struct dtp_fetched_matrix *m = &b->matrix[i];
+            made(b, r, &w, m->trained, beside + dtp_bound_tokens(b, b->stage[m->stage].token_bytes), below);
+            rest -= smaller(rest, m->trained);
+        }
+        made(b, r, &w, rest, beside, below);
+    }
+    made(b, r, &w, t->position, stream, 0);
+    made(b, r, &w, t->embedding, 0, 0);
+    made(b, r, &w, 0, 0, 0);
 }
 
 void dtp_bound_replicated(struct dtp_bound *b)
@@ -111,16 +141,16 @@ void dtp_bound_replicated(struct dtp_bound *b)
     const struct dtp_activations *a = &b->activations;
     const struct replicated r = replicated_of(b);
     const uint64_t cached = plan->compile ? r.kept_casts : b->layers, /* eager casts stay to the end of forward */
-        casts = r.kept + r.head_cast, begin = gradients(b, &r, 0), end = gradients(b, &r, t->total),
+        casts = r.kept + r.head_cast, begin = gradients(b, &r, 0, false), end = gradients(b, &r, t->total, true),
                    without = t->total - t->embedding, stream = dtp_bound_tokens(b, a->gradient),
                    forward = r.beside && plan->accumulate == 1 ? r.beside : begin;
     const bool buffered = plan->runtime->gradients_in_matmul, summed = plan->runtime->sums_gradients,
                sums = plan->deepspeed.bf16_optimizer;
     struct dtp_bound_beside beside = {.forward = forward + cached * r.casts, .loss = forward + casts};
     beside.logits = beside.loss + (cached - r.kept_casts) * r.casts + (dtp_plan_autocast(plan) ? stream : 0);
-    beside.head = begin + casts + r.buckets, beside.head_gradient = r.head_gradient;
+    beside.head = gradients(b, &r, 0, true) + casts + r.buckets, beside.head_gradient = r.head_gradient;
     beside.ends =
-        gradients(b, &r, without) + r.buckets + r.waiting + (buffered ? b->bytes.compute : r.made) * t->embedding;
+        gradients(b, &r, without, true) + r.buckets + r.waiting + (buffered ? b->bytes.compute : r.made) * t->embedding;
     dtp_bound_steps(b, &beside);
     dtp_bound_hold(b, forward - r.carried + casts + dtp_bound_saved(b, b->layers) +
                           dtp_bound_tokens(b, a->head + a->loss));
@@ -128,19 +158,19 @@ void dtp_bound_replicated(struct dtp_bound *b)
         dtp_bound_keep(b, begin + r.kept + (b->bytes.compute + r.made) * t->embedding + r.buckets +
                               dtp_bound_saved(b, b->layers) + stream);
     if (t->position && !buffered)
-        dtp_bound_keep_late(b, gradients(b, &r, without - t->position) + r.waiting + r.buckets +
+        dtp_bound_keep_late(b, gradients(b, &r, without - t->position, true) + r.waiting + r.buckets +
                                    b->bytes.grads * t->position + stream);
     block(b, &r, b->layers - 1, t->head);
     block(b, &r, 0, t->head + (b->layers - 1) * t->layer);
     if (r.counted)
-        dtp_bound_buckets(b, close_bucket, &r);
+        fill_buckets(b, &r);
     /* DeepSpeed, behind backward: all sums on the wire; behind a pipeline a bucket */
     const uint64_t bucket = plan->deepspeed.reduce_bucket_size, reduce = b->bytes.reduce;
     if (sums && b->cluster->gpus > 1 && reduce != b->bytes.grads)
         dtp_bound_keep(b, end + reduce * t->total);
     else if (!sums && plan->deepspeed.pipeline)
         dtp_bound_keep(b, end + reduce * (bucket + smaller(larger(bucket, r.largest), t->total)));
-    b->first_bytes = gradients(b, &r, t->head) + r.kept + dtp_bound_saved(b, b->layers) + stream;
+    b->first_bytes = gradients(b, &r, t->head, true) + r.kept + dtp_bound_saved(b, b->layers) + stream;
     b->positions_bytes = end + r.waiting + stream, b->gradients_bytes = end;
     const uint64_t after = summed ? begin : end, rest = r.beside ? r.beside : after;
     const bool wide = plan->runtime->counts_elements && !sums && b->bytes.grads < 4 &&

@@ -1,6 +1,7 @@
 #include "closed/sharding.h"
 
 #include "base/bytes.h"
+#include "base/pick.h"
 #include "closed/closed_form_hooks.h"
 #include "plan/optimizer_state.h"
 #include "plan/slice.h"
@@ -210,11 +211,6 @@ static void count_alike(const struct dtp_transformer *t, const struct dtp_cluste
     dtp_plan_call_experts(plan, &kind);
     dtp_plan_widen_kind(plan, &kind);
     dtp_units_of(t, cluster, plan, &kind, out);
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
 }
 
 /* The mean of layers of two kinds, rounded down, so that all together never exceed the sum. */
