@@ -43,6 +43,7 @@ enum dtp_status dtp_simulated_role_memory(const struct dtp_simulated *s, uint32_
     if (status == DTP_OK) {
         dtp_estimate_slice(&s->job.transformer, &s->job.cluster, &s->job.plan, &slice);
         dtp_live_bytes_sum(&runs, slice.transformer.layers, &live);
+        slice.plan.pipeline_two_tables &= role == 0 || role == s->job.plan.head_rank;
         dtp_memory_of_live(&live, &slice.transformer, &slice.cluster, &slice.plan, out, parts);
     }
     dtp_live_runs_release(&runs);

@@ -143,6 +143,9 @@ struct dtp_closed_form_hooks {
                   const struct dtp_plan *plan, struct dtp_slice *out);
     /* Of a slice, what its rank sends to those that have the others; NULL: as Megatron-LM's (model_parallel.h). */
     void (*tensor_traffic)(const struct dtp_slice *slice, struct dtp_tensor_traffic *out);
+    /* Gradients of the table that a pipeline's first and last stage have both, as they send them each other; NULL: of
+     * its rows alone, of all of them. */
+    uint64_t (*table_gradient_bytes)(const struct dtp_slice *slice);
     /* What the slice's prediction becomes among all the others: traffic, time and throughput; memory. */
     void (*add_stages)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                        const struct dtp_plan *plan, struct dtp_prediction *prediction);

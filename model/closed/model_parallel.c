@@ -4,6 +4,7 @@
 #include "closed/closed_form_timing.h"
 #include "base/bytes.h"
 #include "plan/degrees.h"
+#include "plan/runtime_sizes.h"
 #include "cost/calibration.h"
 #include "cost/collective_choice.h"
 #include "cost/op_cost.h"
@@ -78,7 +79,7 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
     out->plan.pipeline_two_tables = /* folded in a V the ends of the model are one rank's */
         plan->pp > 1 && transformer->tied_head && dtp_schedule_row(plan->schedule)->placement != DTP_CHUNKS_VEE;
     out->plan.wrap_ends = dtp_plan_wraps_ends(plan, transformer);
-    out->plan.most_layers = out->plan.head_layers = 0;
+    out->plan.most_layers = out->plan.head_layers = out->plan.head_rank = 0;
     if (plan->pp > 1) { /* of layers that stay in bf16 those of the first stage, which keeps most of what is saved */
         out->plan.megatron.bf16_first = plan->megatron.bf16_first < out->transformer.layers
                                             ? plan->megatron.bf16_first
@@ -98,8 +99,10 @@ struct stages {
     uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
     uint64_t gathered_bytes, gathered_count;             /* by tensor parallel ranks, of what came from other stages */
     double layer_s, head_s;                              /* computing: of one layer; of head and loss */
-    struct dtp_tensor_traffic own;                       /* as the runtime counts it; all 0: as above */
-    double own_gathers_s, own_sums_s, own_reductions_s;  /* of it: in a micro-step, in a step */
+    uint64_t joined_bytes, joined_count;                 /* of a step: gradients of a table that two stages have */
+    double joined_s;
+    struct dtp_tensor_traffic own;                      /* as the runtime counts it; all 0: as above */
+    double own_gathers_s, own_sums_s, own_reductions_s; /* of it: in a micro-step, in a step */
 };
 
 struct job {
@@ -240,21 +243,35 @@ static void add_tensor(const struct job *j, struct stages *s)
 }
 
 /* Stages are so many ranks apart, in one node where those fit: dp*tp by default. */
-static bool stages_share_node(const struct job *j)
+static uint32_t stages_apart(const struct job *j)
 {
-    return dtp_plan_group(j->plan, j->cluster, DTP_AXES(PP)).stride < j->cluster->gpus_per_node;
+    return (uint32_t)dtp_plan_group(j->plan, j->cluster, DTP_AXES(PP)).stride;
+}
+
+static bool shares_node(const struct job *j, uint32_t apart)
+{
+    return apart < j->cluster->gpus_per_node;
+}
+
+/* Of a transfer between stages so many ranks apart. */
+static double transfer_s(const struct job *j, uint32_t apart, uint64_t bytes)
+{
+    const struct dtp_cluster *c = j->cluster;
+    struct dtp_group pair = dtp_group_of(c, 2, apart);
+    struct dtp_collective_cost sends = dtp_collective_cost(c, &pair, DTP_SEND_RECV);
+    double rate = shares_node(j, apart)
+                      ? dtp_cluster_link_bytes_per_s(c) * dtp_calibration.ring_link_fraction
+                      : dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node * dtp_network_fraction(c, 2);
+    return sends.measured ? dtp_collective_time(&sends, (double)bytes)
+                          : (double)bytes / rate + dtp_calibration.send_latency_s;
 }
 
 /* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk. */
 static void add_boundary(const struct job *j, struct stages *s)
 {
     const struct dtp_plan *plan = j->plan;
-    const struct dtp_cluster *c = j->cluster;
     if (plan->pp < 2)
         return;
-    bool inside = stages_share_node(j);
-    double rate = inside ? dtp_cluster_link_bytes_per_s(c) * dtp_calibration.ring_link_fraction
-                         : dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node * dtp_network_fraction(c, 2);
     bool part = plan->sequence_parallel || dtp_plan_scatters_sends(plan);
     uint64_t bytes = dtp_divide_up(j->stream_bytes, part ? plan->tp : 1);
     uint64_t crossings = 2 * (uint64_t)plan->virtual_stages;
@@ -267,12 +284,27 @@ static void add_boundary(const struct job *j, struct stages *s)
         s->gathered_s = dtp_collective_time(&gather, sent) * (double)crossings;
     }
     s->boundary_bytes = crossings * bytes;
-    struct dtp_group pair = dtp_group_of(c, 2, dtp_plan_group(plan, c, DTP_AXES(PP)).stride);
-    struct dtp_collective_cost sends = dtp_collective_cost(c, &pair, DTP_SEND_RECV);
-    s->boundary_s = (double)crossings * (sends.measured ? dtp_collective_time(&sends, (double)bytes)
-                                                        : (double)bytes / rate + dtp_calibration.send_latency_s);
+    s->boundary_s = (double)crossings * transfer_s(j, stages_apart(j), bytes);
     s->wait_slowest_s += s->boundary_s + s->gathered_s;
     s->wait_sum_s += (s->boundary_s + s->gathered_s) * plan->pp;
+}
+
+/* First and last stage have a copy each of a table that is embedding and head, or that a module which predicts further
+ * ahead reads, and send each other its gradients at a step's end, in pieces (lower_joined.c). Nothing hides that. */
+static void add_joined(const struct job *j, struct stages *s)
+{
+    const struct dtp_transformer *t = &j->slice.transformer;
+    const struct dtp_closed_form_hooks *hooks = j->plan->runtime->closed;
+    struct dtp_element_bytes bytes;
+    if (!j->plan->head_rank || !(j->slice.plan.pipeline_two_tables || j->transformer->ahead_layers))
+        return;
+    dtp_element_bytes_count(j->plan, &bytes);
+    s->joined_bytes = hooks->table_gradient_bytes
+                          ? hooks->table_gradient_bytes(&j->slice)
+                          : dtp_bytes_product(dtp_bytes_product(t->vocab, t->hidden), bytes.grads);
+    s->joined_count = dtp_divide_up(s->joined_bytes, DTP_JOINED_PIECE_BYTES);
+    uint32_t apart = stages_apart(j) * j->plan->head_rank;
+    s->joined_s = (double)s->joined_count * transfer_s(j, apart, s->joined_bytes / s->joined_count);
 }
 
 /* From the slice's own prediction, in which every stage has the head. Where the layers do not divide, the last stage,
@@ -289,6 +321,7 @@ static struct stages stages_of(const struct job *j, const struct dtp_time *slice
                        .head_s = ends_s};
     add_tensor(j, &s);
     add_boundary(j, &s);
+    add_joined(j, &s);
     return s;
 }
 
@@ -314,7 +347,9 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
     t->bubble_s = fmax(0, computing_s - own_s + waiting_s - own_wait_s); /* of one stage none, but for rounding */
     t->exposed_communication_s += own_wait_s;
     t->communication_s += m * (s->tensor_s + s->boundary_s + s->gathered_s);
-    t->collective_s[DTP_SEND_RECV] += m * s->boundary_s;
+    t->exposed_communication_s += s->joined_s;
+    t->communication_s += s->joined_s;
+    t->collective_s[DTP_SEND_RECV] += m * s->boundary_s + s->joined_s;
     t->collective_s[DTP_ALL_GATHER] += m * s->gathered_s;
     if (j->plan->tp > 1 && j->plan->runtime->closed->tensor_traffic) {
         t->collective_s[DTP_ALL_GATHER] += m * s->own_gathers_s;
@@ -352,7 +387,9 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
 {
     uint64_t m = j->plan->accumulate, tensor = dtp_bytes_product(m, s->tensor_bytes);
     uint64_t boundary = dtp_bytes_product(m, s->boundary_bytes), gathered = dtp_bytes_product(m, s->gathered_bytes);
-    bool inside = stages_share_node(j), near = tensor_group(j).nodes == 1;
+    const uint32_t apart = stages_apart(j);
+    const bool inside = shares_node(j, apart), near = tensor_group(j).nodes == 1,
+               ends_inside = shares_node(j, apart * j->plan->head_rank);
     if (j->plan->tp > 1 && j->plan->runtime->closed->tensor_traffic) {
         uint64_t rows = dtp_bytes_product(dtp_divide_up(j->stream_bytes, j->plan->tp), j->plan->tp - 1) /
                         (s->own.chunks ? s->own.chunks : 1);
@@ -374,13 +411,13 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
         c->bytes[DTP_ALL_REDUCE] += tensor;
         c->count[DTP_ALL_REDUCE] += m * s->tensor_count;
     }
-    c->bytes[DTP_SEND_RECV] += boundary;
-    c->count[DTP_SEND_RECV] += boundary ? m * 2 * j->plan->virtual_stages : 0;
+    c->bytes[DTP_SEND_RECV] += boundary + s->joined_bytes;
+    c->count[DTP_SEND_RECV] += (boundary ? m * 2 * j->plan->virtual_stages : 0) + s->joined_count;
     c->bytes[DTP_ALL_GATHER] += gathered;
     c->count[DTP_ALL_GATHER] += m * s->gathered_count;
-    c->total_bytes += tensor + gathered + boundary;
-    c->link_bytes += (near ? tensor + gathered : 0) + (inside ? boundary : 0);
-    c->network_bytes += (near ? 0 : tensor + gathered) + (inside ? 0 : boundary);
+    c->total_bytes += tensor + gathered + boundary + s->joined_bytes;
+    c->link_bytes += (near ? tensor + gathered : 0) + (inside ? boundary : 0) + (ends_inside ? s->joined_bytes : 0);
+    c->network_bytes += (near ? 0 : tensor + gathered) + (inside ? 0 : boundary) + (ends_inside ? 0 : s->joined_bytes);
 }
 
 /* Activations of micro-steps that wait for their backward on a rank, in units of one stage's. */

@@ -3,9 +3,7 @@
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
-
-/* A piece of gradients that two ranks add up, so that what arrives needs little memory. */
-#define PIECE_BYTES (UINT64_C(64) << 20)
+#include "plan/runtime_sizes.h"
 
 /* ---- the end of a step ------------------------------------------------------------------------------------------- */
 
@@ -73,7 +71,7 @@ void dtp_lower_exchange(struct dtp_lowering *l, uint32_t peer, const char *name,
 {
     for (uint64_t done = 0, piece; done < bytes; done += piece) {
         dtp_buffer_id arrived;
-        piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+        piece = bytes - done < DTP_JOINED_PIECE_BYTES ? bytes - done : DTP_JOINED_PIECE_BYTES;
         dtp_op_id received = receive_part(l, peer, name, piece, &arrived);
         dtp_op_id sent = send_part(l, peer, name, buffer, offset_bytes + done, piece);
         add_part(l, name, buffer, offset_bytes + done, piece, arrived, received, sent);

@@ -15,7 +15,7 @@ struct dtp_schedule_shape dtp_plan_schedule(const struct dtp_plan *plan);
 /* Stages that each micro-batch goes through: pp x virtual_stages, of a schedule that goes two ways pp. */
 uint32_t dtp_plan_stage_count(const struct dtp_plan *plan);
 
-/* most_layers and head_layers of a plan that is resolved but for these, by its `stages`. */
+/* most_layers, head_layers and head_rank of a plan that is resolved but for these, by its `stages`. */
 void dtp_plan_count_layers(struct dtp_plan *plan, const struct dtp_stages *stages);
 
 /* What is cut: layers, and those of modules that predict further ahead. */

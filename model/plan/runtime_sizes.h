@@ -29,6 +29,9 @@ static inline uint64_t dtp_executor_loss_chunk_rows(uint64_t asked, uint64_t row
 #define DTP_ENGINE_WORKSPACE_BYTES DTP_EXECUTOR_MATMUL_WORKSPACE_BYTES
 #define DTP_ENGINE_WORKSPACES 5
 
+/* A piece of gradients that two stages add up, so that what arrives needs little memory; ours, of every runtime. */
+#define DTP_JOINED_PIECE_BYTES (UINT64_C(64) << 20)
+
 /* Megatron pads a vocabulary to a multiple of it (--make-vocab-size-divisible-by), each tensor parallel rank's part. */
 #define DTP_MEGATRON_VOCAB_MULTIPLE 128u
 

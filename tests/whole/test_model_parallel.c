@@ -471,6 +471,52 @@ static void test_torch_pipelines(void **state)
     assert_true(stages < 0.5 && e.stages[e.count - 1] < 2);
 }
 
+/* Of a tied head the first and the last of four stages have a copy each of the table, and send each other its gradients
+ * in pieces of 64 MiB: as many bytes by formulas as in their programs. The stages between have none, nor under our
+ * executor the buffers of NCCL's that this takes. */
+static void test_gradients_of_a_tied_table(void **state)
+{
+    static const char *const words[] = {"runtime=dtplan strategy=ddp",           "runtime=dtplan strategy=zero1",
+                                        "runtime=dtplan strategy=shard_grad_op", "runtime=megatron strategy=zero1",
+                                        "runtime=megatron strategy=ddp tp=2",    "runtime=deepspeed strategy=zero1"};
+    (void)state;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        struct dtp_communication closed[2];
+        uint64_t nccl[2][4];
+        double sent[2][4];
+        for (int tied = 0; tied < 2; tied++) {
+            char settings[200];
+            struct dtp_job job;
+            struct dtp_prediction p;
+            struct dtp_simulated simulated;
+            struct dtp_simulation_options options = dtp_simulation_options_default();
+            snprintf(settings, sizeof settings, "gpus=8 pp=4 accumulate=8 seq=512 micro_batch=1 %s tied_head=%s",
+                     words[i], tied ? "true" : "false");
+            if (predict(settings, &job, &p) != DTP_OK ||
+                dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
+                fail_msg("%s: %s", settings, faults.text[0]);
+            closed[tied] = p.communication;
+            for (int r = 0; r < 4; r++) {
+                sent[tied][r] = (double)simulated.roles[r].totals.sent_bytes[DTP_SEND_RECV];
+                nccl[tied][r] = simulated.roles[r].memory.nccl_bytes;
+            }
+            dtp_simulated_release(&simulated);
+        }
+        uint64_t more = closed[1].bytes[DTP_SEND_RECV] - closed[0].bytes[DTP_SEND_RECV];
+        assert_true(more > 0);
+        assert_int_equal(closed[1].count[DTP_SEND_RECV] - closed[0].count[DTP_SEND_RECV],
+                         (more + (64 << 20) - 1) / (64 << 20));
+        assert_int_equal(closed[1].total_bytes, closed[1].link_bytes + closed[1].network_bytes);
+        for (int r = 0; r < 4; r++) {
+            bool end = r % 3 == 0, ours = strstr(words[i], "dtplan") != NULL;
+            printf("%s, stage %d: %.0f bytes in the program, %llu by formulas\n", words[i], r, sent[1][r] - sent[0][r],
+                   (unsigned long long)(end ? more : 0));
+            assert_true(sent[1][r] - sent[0][r] == (end ? (double)more : 0));
+            assert_int_equal(nccl[1][r] - nccl[0][r], end && ours ? (uint64_t)dtp_calibration.nccl_transfer_bytes : 0);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_by_hand),
@@ -487,6 +533,7 @@ int main(void)
                                        cmocka_unit_test(test_published_runs),
                                        cmocka_unit_test(test_programs_agree),
                                        cmocka_unit_test(test_memory_of_schedules),
+                                       cmocka_unit_test(test_gradients_of_a_tied_table),
                                        cmocka_unit_test(test_torch_runs),
                                        cmocka_unit_test(test_torch_context_parallel),
                                        cmocka_unit_test(test_torch_pipelines)};

@@ -141,6 +141,7 @@ const struct dtp_closed_form_hooks dtp_executor_closed_form = {
     .exposed_offload_s = exposed_offload_s,
     .slice = dtp_slice_of,
     .tensor_traffic = dtp_executor_tensor_traffic,
+    .table_gradient_bytes = dtp_executor_table_gradient_bytes,
     .add_stages = dtp_stages_of_slice,
     .add_stages_memory = dtp_stages_memory_of_slice,
 };

@@ -43,8 +43,8 @@ static uint64_t group(const struct dtp_beside *b, uint64_t ranks, uint64_t strid
  * passes go both ways, each with neighbours of its own (lower_transfers.c). Ranks that have a stage twice, once of each
  * direction, and the first and the last with a matrix that is embedding and head, get each other's gradients by a
  * transfer of any number of thread blocks (lower_executor_stages.c): two H200, dualpipe, 404 MB beyond the rest; with
- * it +0.0 % (reports/h200/validate/layouts_pushed.csv). Of stages between, which have none of the latter, none is
- * fuller than the first as a rule. */
+ * it +0.0 % (reports/h200/validate/layouts_pushed.csv). Of a stage between, which has none of the latter, the slice's
+ * plan says so (sim/simulated.c). */
 static uint64_t transfers(const struct dtp_beside *b, struct dtp_memory_list *list)
 {
     const struct dtp_plan *plan = b->plan;

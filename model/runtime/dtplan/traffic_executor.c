@@ -149,3 +149,14 @@ void dtp_executor_traffic(struct dtp_traffic *job)
     if (job->plan->ep > 1)
         add_experts(job, &r, passes);
 }
+
+uint64_t dtp_executor_table_gradient_bytes(const struct dtp_slice *slice)
+{
+    struct dtp_executor_rules rules;
+    struct dtp_parameter_module table;
+    dtp_executor_rules(&slice->transformer, &slice->cluster, &slice->plan, &rules);
+    const struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(&slice->transformer, &rules, 0);
+    dtp_parameter_module(&slice->transformer, rules.shard_ranks, 0, &table);
+    return rules.shard_ranks > 1 ? dtp_bytes_product(table.shard_elements, dtp_dtype_bytes(dtype.shard))
+                                 : dtp_bytes_product(table.elements, dtp_dtype_bytes(dtype.whole));
+}
