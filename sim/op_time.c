@@ -25,19 +25,21 @@ static const enum dtp_collective goes_so[DTP_CARRIED_COUNT] = {
 #undef AS_GOES_SO
 };
 
-static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_execution *of_all,
+static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
                           struct dtp_group placed, struct dtp_group_rates *out)
 {
-    const struct dtp_execution own = dtp_collective_execution(cluster, &placed, of_all), *execution = &own;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        out->cost[i] = dtp_collective_cost(cluster, &placed, (enum dtp_collective)i);
-        double links_alone = out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE];
-        dtp_collective_choose(cluster, &placed, execution, (enum dtp_collective)i, &out->cost[i]);
-        out->link_s_per_byte[i] = least(links_alone, out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE]);
+        const enum dtp_collective collective = (enum dtp_collective)i;
+        const struct dtp_collective_cost links = dtp_collective_cost(cluster, &placed, collective);
+        out->cost[i] = dtp_collective_cost_chosen(cluster, &placed, execution, collective, DTP_CARRIED_PLAIN);
+        out->load[i] = dtp_collective_load(cluster, &placed, execution, collective, DTP_CARRIED_PLAIN);
+        out->link_s_per_byte[i] =
+            least(links.s_per_byte[DTP_PROTOCOL_SIMPLE], out->cost[i].s_per_byte[DTP_PROTOCOL_SIMPLE]);
     }
-    for (int how = DTP_CARRIED_PLAIN + 1; how < DTP_CARRIED_COUNT; how++) {
-        out->carried[how] = dtp_collective_cost_carried(cluster, &placed, goes_so[how], (enum dtp_carried)how);
-        dtp_collective_choose(cluster, &placed, execution, goes_so[how], &out->carried[how]);
+    for (int i = DTP_CARRIED_PLAIN + 1; i < DTP_CARRIED_COUNT; i++) {
+        const enum dtp_carried how = (enum dtp_carried)i;
+        out->carried[i] = dtp_collective_cost_chosen(cluster, &placed, execution, goes_so[i], how);
+        out->carried_load[i] = dtp_collective_load(cluster, &placed, execution, goes_so[i], how);
     }
     double bus = dtp_group_bus_bytes_per_s(cluster, &placed);
     /* Every link and NIC that a ring passes carries its bus rate. Where one is faster than the ring's slowest it has
@@ -47,8 +49,6 @@ static void prepare_group(const struct dtp_cluster *cluster, const struct dtp_ex
     double link = dtp_cluster_link_bytes_per_s(cluster);
     out->link_use = ranks_per_node > 1 ? (placed.nodes > 1 ? least(1, bus / link) : 1) : 0;
     out->network_use = placed.nodes > 1 ? 1 : 0;
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
-        out->load[i] = dtp_collective_load(cluster, &placed, execution, (enum dtp_collective)i);
 }
 
 static double plain_launch_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution)
@@ -380,7 +380,9 @@ static struct dtp_usage collective_usage(const struct dtp_op_rates *rates, const
 {
     const struct dtp_group_rates *group = group_rates(rates, op);
     const enum dtp_collective collective = dtp_op_kind_collective(op->kind);
-    const struct dtp_collective_load *load = &group->load[collective];
+    const enum dtp_carried how = dtp_op_carried(rates->program, op);
+    const struct dtp_collective_load *load =
+        how == DTP_CARRIED_PLAIN ? &group->load[collective] : &group->carried_load[how];
     double sent_per_s = op->demand->sent_bytes / seconds, hbm = sent_per_s / rates->cluster->gpu.memory_bytes_per_s;
     double sms = least(load->sm_share, held_sms(rates, op)) + load->memory_passes * hbm;
     double bus = least(1, sent_per_s * group->link_s_per_byte[collective]);

@@ -31,7 +31,7 @@ struct dtp_op_rates {
         struct dtp_collective_cost carried[DTP_CARRIED_COUNT]; /* of the collective that goes so; none of the plain */
         double link_s_per_byte[DTP_COLLECTIVE_COUNT];          /* where nothing but links limits it */
         double link_use, network_use;                          /* at the bus rate */
-        struct dtp_collective_load load[DTP_COLLECTIVE_COUNT];
+        struct dtp_collective_load load[DTP_COLLECTIVE_COUNT], carried_load[DTP_CARRIED_COUNT];
     } * group;
     size_t group_count;
     struct dtp_group_rates *peer;      /* of transfers with each role of a set; NULL: as of their group */

@@ -19,8 +19,8 @@ static double group_total_s(const struct dtp_timing *c, const struct dtp_group *
 {
     if (!count)
         return 0;
-    struct dtp_collective_cost cost = dtp_collective_cost(c->cluster, group, collective);
-    dtp_collective_choose(c->cluster, group, &c->execution, collective, &cost);
+    struct dtp_collective_cost cost =
+        dtp_collective_cost_chosen(c->cluster, group, &c->execution, collective, DTP_CARRIED_PLAIN);
     return (double)count * dtp_collective_time(&cost, (double)bytes / (double)count);
 }
 
@@ -168,7 +168,7 @@ double dtp_collective_taken_s(const struct dtp_cluster *cluster, const struct dt
                               const struct dtp_execution *execution, enum dtp_collective collective, double seconds,
                               double bytes)
 {
-    struct dtp_collective_load load = dtp_collective_load(cluster, group, execution, collective);
+    struct dtp_collective_load load = dtp_collective_load(cluster, group, execution, collective, DTP_CARRIED_PLAIN);
     double free_share = 1 - dtp_matmul_share(&cluster->gpu, execution); /* SMs that nothing loses */
     return fmax(0, load.sm_share - free_share) * load.slowdown * seconds +
            load.memory_passes * bytes / cluster->gpu.memory_bytes_per_s;

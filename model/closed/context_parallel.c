@@ -181,9 +181,9 @@ static double seconds_of(const struct dtp_timing *c, const struct dtp_context *c
                                                           : dtp_group_of(c->cluster, context->ring, exchanged * tp);
     if (!sent->count)
         return 0;
-    struct dtp_collective_cost cost = dtp_collective_cost_carried(
-        c->cluster, &group, collective, collective == DTP_SEND_RECV ? DTP_CARRIED_AROUND : DTP_CARRIED_PLAIN);
-    dtp_collective_choose(c->cluster, &group, &c->execution, collective, &cost);
+    struct dtp_collective_cost cost =
+        dtp_collective_cost_chosen(c->cluster, &group, &c->execution, collective,
+                                   collective == DTP_SEND_RECV ? DTP_CARRIED_AROUND : DTP_CARRIED_PLAIN);
     return (double)sent->count * dtp_collective_time(&cost, (double)sent->bytes / (double)sent->count);
 }
 

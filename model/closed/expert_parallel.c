@@ -91,9 +91,8 @@ static double seconds_of(const struct dtp_timing *c, enum dtp_collective collect
         return 0;
     struct dtp_group group = dtp_group_of(&all, ranks, stride);
     const bool uneven = collective == DTP_ALL_TO_ALL && c->execution.own_kernels; /* whose routers decide */
-    struct dtp_collective_cost cost =
-        dtp_collective_cost_carried(&all, &group, collective, uneven ? DTP_CARRIED_UNEVEN : DTP_CARRIED_PLAIN);
-    dtp_collective_choose(&all, &group, &c->execution, collective, &cost);
+    struct dtp_collective_cost cost = dtp_collective_cost_chosen(&all, &group, &c->execution, collective,
+                                                                 uneven ? DTP_CARRIED_UNEVEN : DTP_CARRIED_PLAIN);
     return (double)sent->count * dtp_collective_time(&cost, (double)sent->bytes / (double)sent->count);
 }
 

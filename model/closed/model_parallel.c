@@ -134,8 +134,7 @@ static double spared_s(const struct job *j, enum dtp_collective collective, uint
                        double window_s)
 {
     struct dtp_group group = tensor_group(j);
-    struct dtp_execution execution = dtp_plan_execution(j->plan);
-    execution = dtp_collective_execution(j->cluster, &group, &execution);
+    const struct dtp_execution execution = dtp_plan_execution(j->plan);
     double beside_s = fmin((double)count * one_s, window_s);
     if (!count || dtp_cluster_is_host(j->cluster) || one_s <= 0)
         return 0;
@@ -148,12 +147,11 @@ static void add_own_tensor(const struct job *j, struct stages *s)
 {
     struct dtp_group group = tensor_group(j);
     struct dtp_tensor_traffic *own = &s->own;
-    struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
+    const struct dtp_execution execution = dtp_plan_execution(j->plan);
+    struct dtp_collective_cost gather =
+        dtp_collective_cost_chosen(j->cluster, &group, &execution, DTP_ALL_GATHER, DTP_CARRIED_PLAIN);
     struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
     struct dtp_collective_cost reduce = dtp_collective_cost(j->cluster, &group, DTP_ALL_REDUCE);
-    struct dtp_execution execution = dtp_plan_execution(j->plan);
-    execution = dtp_collective_execution(j->cluster, &group, &execution);
-    dtp_collective_choose(j->cluster, &group, &execution, DTP_ALL_GATHER, &gather);
     j->plan->runtime->closed->tensor_traffic(&j->slice, own);
     double sent = (double)j->stream_bytes * (j->plan->tp - 1) / j->plan->tp / fmax(1, (double)own->chunks);
     s->own_gathers_s = (double)own->gathers * dtp_collective_time(&gather, sent);

@@ -9,17 +9,15 @@
 /* Whether it is left to NCCL, which is how machine files have it. */
 bool dtp_collective_is_librarys(const struct dtp_execution *execution, enum dtp_collective collective);
 
-/* How a group's collectives go: under runtime dtplan tensor parallel ranks of one node, whose links let GPUs map each
- * other's memory, copy rows there where they gather them, whatever carries the others (exec/ranks/nccl_exchange.h). A
- * probe's rows of all_gather, which are NCCL's, say nothing of these: copy_gather_s and copy_link_fraction do. */
-struct dtp_execution dtp_collective_execution(const struct dtp_cluster *cluster, const struct dtp_group *group,
-                                              const struct dtp_execution *execution);
-
-/* Turns the cost of NCCL's own choice for this group into that of the plan's. Nothing changes where the plan leaves it
- * to NCCL. */
-void dtp_collective_choose(const struct dtp_cluster *cluster, const struct dtp_group *group,
-                           const struct dtp_execution *execution, enum dtp_collective collective,
-                           struct dtp_collective_cost *cost);
+/* What one takes as the plan has it carried; where the plan leaves it to NCCL, dtp_collective_cost_carried.
+ *
+ * Under runtime dtplan ranks of one node, whose links let GPUs map each other's memory, exchange rows by stores into it
+ * and copy what tensor parallel ranks gather and what goes around a ring, whatever carries the rest
+ * (exec/ranks/nccl_exchange.h). A probe measures stores (all_to_all_uneven); its rows of all_gather and shift are
+ * NCCL's, and copies are then as much faster as the model has it. */
+struct dtp_collective_cost dtp_collective_cost_chosen(const struct dtp_cluster *cluster, const struct dtp_group *group,
+                                                      const struct dtp_execution *execution,
+                                                      enum dtp_collective collective, enum dtp_carried carried);
 
 /* While it runs: share of the SMs that its CTAs hold, and how often a byte that it sends passes through HBM in the way
  * of kernels beside it. Where a measured machine says what kernels lose for each second of it, and the plan leaves it
@@ -30,6 +28,7 @@ struct dtp_collective_load {
     bool measured;
 };
 struct dtp_collective_load dtp_collective_load(const struct dtp_cluster *cluster, const struct dtp_group *group,
-                                               const struct dtp_execution *execution, enum dtp_collective collective);
+                                               const struct dtp_execution *execution, enum dtp_collective collective,
+                                               enum dtp_carried carried);
 
 #endif
