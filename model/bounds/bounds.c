@@ -39,6 +39,7 @@ static uint64_t workspaces(const struct dtp_bound *b)
                               ? smaller(two, b->layers) * b->units->layer_narrow
                               : dtp_bound_layers(b, b->layers, of, of) - dtp_bound_wide(b, b->layers, of);
         narrow += 2 * b->transformer->ahead_layers * b->transformer->hidden * b->transformer->hidden;
+        narrow += dtp_plan_narrows_head(b->plan) ? b->transformer->hidden * b->transformer->vocab : 0;
         casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, narrow);
     }
     uint64_t logits = b->plan->hold_logits ? 4 * b->transformer->vocab * b->tokens : 0; /* of the step before */

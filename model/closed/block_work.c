@@ -104,9 +104,11 @@ static double expert_biases(const struct dtp_counted *c, const struct dtp_layer_
 static struct dtp_moved weighed_biases(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     bool down = op->makes & DTP_TENSOR_BIT(EXPERT_DOWN);
-    if (!down || bias_bytes(c, op) <= 0 || c->within)
+    if (!down || bias_bytes(c, op) <= 0)
         return (struct dtp_moved){0, 0};
     double rows = (double)c->block->experts_per_token * c->h * dtp_received_rows(c);
+    if (c->within)
+        return (struct dtp_moved){0, rows * c->w};
     return (struct dtp_moved){rows * (2 * c->w + (dtp_plan_replays_all(c->plan) ? 28 : 24)), rows * (4 * c->w + 32)};
 }
 

@@ -40,7 +40,8 @@ static bool trains_head(const struct dtp_timing *c)
 
 static enum dtp_dtype head_dtype(const struct dtp_timing *c)
 {
-    return c->plan->precision.compute == DTP_FP8 ? DTP_BF16 : c->plan->precision.compute;
+    return c->plan->precision.compute == DTP_FP8 && !dtp_plan_narrows_head(c->plan) ? DTP_BF16
+                                                                                    : c->plan->precision.compute;
 }
 
 static double head_columns(const struct dtp_timing *c)
@@ -222,6 +223,13 @@ static double fp8_casts_s(const struct dtp_timing *c)
         dtp_fp8_traffic_of(&casts, c->tokens, h, 2 * h, c->plan->accumulate, DTP_FP8_OPERAND_COUNT);
     for (int walk = 0; walk < DTP_FP8_WALK_COUNT; walk++)
         all_s += (double)c->transformer->ahead_layers * ahead.bytes[walk] / bytes_per_s[walk];
+    if (dtp_plan_narrows_head(c->plan)) {
+        struct dtp_fp8_traffic head =
+            dtp_fp8_traffic_of(&casts, c->tokens, head_columns(c), h, c->plan->accumulate, DTP_FP8_OPERAND_COUNT);
+        all_s += losses(c) * head.bytes[DTP_FP8_STREAMING] / c->streaming_bytes_per_s;
+    }
+    struct dtp_fp8_core core = dtp_fp8_core_bytes(&casts, c->plan, c->transformer);
+    all_s += c->layers * c->tokens * (core.forward + core.backward) / c->streaming_bytes_per_s;
     EACH_KIND(c, block)
     {
         double seconds = 0;

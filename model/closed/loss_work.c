@@ -21,5 +21,5 @@ double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const
         /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4, where nll has written zeros 4; cast
          * back 4+w */
         return vocab * (2 * (4 + w) + 8 + 12 + 4 + cap);
-    return vocab * 4 * w; /* fused: read logits for max/sum and for the gradient, write the gradient, and read it */
+    return vocab * dtp_plan_fused_loss_passes(plan) * w;
 }

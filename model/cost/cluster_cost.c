@@ -79,7 +79,7 @@ bool dtp_attention_measured_row(const struct dtp_cluster *cluster, const struct 
     out->number[DTP_MEASURED_head_dim] = (double)shape->head_dim;
     return shape->kernel == DTP_ATTENTION_FLASH &&
            dtp_own_attention(&cluster->gpu, shape, execution) == DTP_OWN_ATTENTION_NONE && shape->softcap <= 0 &&
-           !shape->value_dim && shape->causal && shape->queries == shape->keys &&
+           !shape->narrow && !shape->value_dim && shape->causal && shape->queries == shape->keys &&
            dtp_attention_length(shape) >= (double)shape->keys;
 }
 

@@ -392,6 +392,14 @@ static struct flash_rates flash_rates(const struct dtp_gpu *gpu, const struct dt
         rates.forward = gpu->flash_forward_fraction;
     if (measured && gpu->flash_backward_fraction > 0)
         rates.backward = gpu->flash_backward_fraction;
+    if (shape->narrow) { /* keys wider than values are latent attention's */
+        const struct dtp_calibration *c = &dtp_calibration;
+        rates.forward *= shape->value_dim ? c->mx_attention_latent_forward : c->mx_attention_forward;
+        rates.backward *= shape->value_dim ? c->mx_attention_latent_backward : c->mx_attention_backward;
+        rates.most_backward *= shape->value_dim ? c->mx_attention_latent_backward : c->mx_attention_backward;
+        rates.backward_half_sequence =
+            shape->value_dim ? rates.backward_half_sequence : c->mx_attention_backward_half_sequence;
+    }
     return rates;
 }
 
@@ -449,19 +457,23 @@ struct dtp_attention_time dtp_attention_time(const struct dtp_gpu *gpu, const st
     /* Narrow heads feed the tensor cores less per softmax; at the reference width it is 1. */
     double half = dtp_calibration.flash_head_half_width, reference = dtp_calibration.flash_reference_head;
     double head = least(1, (1 + half / reference) * width / (width + half));
-    /* Flash kernels skip what a sliding window hides; math attention computes it all and masks it. */
+    /* Flash kernels skip what a sliding window hides, but for backward in MXFP8; math attention computes it all and
+     * masks it. */
+    double whole = flops, backs = shape->narrow ? s : dtp_attention_length(shape);
     flops *= dtp_attention_length(shape) / s;
     /* What a tile of queries costs beside its keys is spread over those it sees: in the causal square, of which the
      * rates were measured, half the sequence; under a window no more than that. */
     double seen = !shape->causal ? 2 * s : dtp_attention_length(shape);
     double forward = rates.forward * head * seen / (seen + rates.forward_half_sequence);
-    double backward = least(rates.backward * seen / (seen + rates.backward_half_sequence), rates.most_backward) * head;
+    double back = !shape->causal ? seen : backs;
+    double backward = least(rates.backward * back / (back + rates.backward_half_sequence), rates.most_backward) * head;
     double again = dtp_attention_backward_width(shape) / width; /* 2.5 where widths are equal */
     /* SMs take tiles one after another: at the end each waits for half the largest of them, which is twice the mean
      * where tiles see from none to all of the keys, and the mean where each sees all. */
     double waits = (double)gpu->sm_count / (tokens * (double)shape->heads) / (shape->causal ? 1 : 2);
     return (struct dtp_attention_time){(1 + waits * rates.forward_tile) * flops / (rate * forward),
-                                       (1 + waits * rates.backward_tile) * again * flops / (rate * backward)};
+                                       (1 + waits * rates.backward_tile) * again * whole * backs / s /
+                                           (rate * backward)};
 }
 
 bool dtp_attention_at_power_limit(const struct dtp_gpu *gpu, const struct dtp_attention_shape *shape,

@@ -153,6 +153,10 @@ static enum dtp_status read_narrow(struct dtp_reading *r, bool bf16)
                                               recipe ? fact
                                               : fp4  ? "fp4"
                                                      : "fp8");
+    if (dtp_fact(r, "narrow_attention"))
+        worst = dtp_megatron_make(r, worst, "fp8_attention", "true", "narrow_attention");
+    if (dtp_fact(r, "narrow_head"))
+        worst = dtp_megatron_make(r, worst, "fp8_head", "true", "narrow_head");
     return read_wide_layers(r, worst);
 }
 
@@ -303,6 +307,8 @@ static void write_narrow(struct dtp_writing *w)
     dtp_say(w, fp4 ? "fp4" : "fp8", fp4 ? "e2m1" : scaled ? "hybrid" : "e4m3");
     dtp_say(w, fp4 ? "fp4_recipe" : "fp8_recipe", dtp_written_value(w, "precision"));
     const struct dtp_megatron_plan *plan = &dtp_written_job(w)->plan.megatron;
+    dtp_megatron_say_if(w, "narrow_attention", plan->fp8_attention);
+    dtp_megatron_say_if(w, "narrow_head", plan->fp8_head);
     if (!plan->bf16_first && !plan->bf16_last)
         return;
     dtp_say(w, "ends_bf16", "true");

@@ -102,7 +102,7 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
         double vocab = (double)l->transformer->vocab;
         demand->flops *= vocab / (double)dtp_plan_head_columns(l->plan, l->transformer->vocab);
     }
-    if (head && demand->dtype == DTP_FP8)
+    if (head && demand->dtype == DTP_FP8 && !dtp_plan_narrows_head(l->plan))
         demand->dtype = DTP_BF16;
 }
 
@@ -221,6 +221,7 @@ static uint64_t narrow_elements(const struct dtp_lowering *l)
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
         elements += dtp_lower_is_wide(l, layer) ? 0 : of[dtp_lower_mlp(l, layer)];
     const struct dtp_layer_matrix projection = dtp_lower_ahead_projection(l);
+    elements += dtp_plan_narrows_head(l->plan) ? l->root.elements[DTP_ROOT_HEAD] : 0;
     return elements + l->transformer->ahead_layers * projection.in * projection.out;
 }
 

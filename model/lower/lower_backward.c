@@ -7,6 +7,7 @@
  *   qkv     weight gradient, input gradient; norm 1
  * Saved tensors go as soon as the last step that reads them has been issued. */
 #include "lower/lower_eager.h"
+#include "lower/lower_fp8.h"
 #include "lower/lower_graphs.h"
 #include "lower/lower_context.h"
 
@@ -330,6 +331,7 @@ static void whole_core(struct dtp_block_backward *b, struct dtp_draft *draft)
              kv = dtp_backward_token_bytes(l, l->compute * l->d_kv),
              v = dtp_backward_token_bytes(l, l->compute * l->d_v);
     double keys = (double)l->d_q, values = (double)(l->transformer->kv_latent ? l->d_v : l->d_q);
+    dtp_lower_fp8_core(l, true);
     dtp_draft_begin(l, draft, DTP_OP_ATTENTION_BACKWARD, "");
     b->gradient[DTP_TENSOR_Q_RAW] = dtp_backward_workspace(l, draft, "q gradient", q, DTP_WRITE);
     b->gradient[DTP_TENSOR_K_RAW] = dtp_backward_workspace(l, draft, "k gradient", kv, DTP_WRITE);

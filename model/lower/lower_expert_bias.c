@@ -10,7 +10,9 @@
  * added expert by expert to views of the result and put side by side (_apply_bias), in fp32, as weights of rows are: b
  * p written (4), added (c + 8), the cat (8) and its cast (4 + c): two kernels an expert and two. Where nothing of how
  * many rows there are comes to the host, rows of biases are made whole (_apply_packed_bias): cast c + 4, made 4,
- * weighed 8, added 12, cast 4 + c; fused experts have them in the product. */
+ * weighed 8, added 12, cast 4 + c; fused experts have them in the product, but for the gradients of the second's and of
+ * what they were weighed by, which one kernel sums of the rows' gradient, c (compute_grouped_dbias_dscales of
+ * grouped_mlp.py). */
 static void add_weighed_bias(const struct pass *pass, const struct dtp_layer_matrix *matrix)
 {
     struct dtp_lowering *l = pass->l;
@@ -38,12 +40,17 @@ bool dtp_backward_weighed_bias(struct dtp_lowering *l, const struct dtp_layer_ma
     struct rows r = rows_of(l);
     if (!matrix->expert || !weighs(l))
         return false;
-    if (matrix->result != DTP_TENSOR_EXPERT_DOWN || dtp_plan_fuses_experts(l->plan, l->cluster))
+    if (matrix->result != DTP_TENSOR_EXPERT_DOWN)
         return true;
     bool packed = dtp_plan_replays_all(l->plan);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_BIAS_BACKWARD, matrix->name);
     dtp_draft_use(&draft, output_gradient, DTP_READ);
+    if (dtp_plan_fuses_experts(l->plan, l->cluster)) {
+        draft_eager(l, &draft, received(l) * r.c * r.k * r.h, 1);
+        dtp_draft_end(l, &draft);
+        return true;
+    }
     dtp_draft_new(l, &draft, "weighed gradients of rows", DTP_OWNER_WORKSPACE,
                   dtp_bytes_product(4, l->tensor_bytes[matrix->result]), DTP_UPDATE | DTP_FREE);
     draft_eager(l, &draft, received(l) * (4 * r.c + 32) * r.k * r.h, 8);

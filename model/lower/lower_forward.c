@@ -405,6 +405,7 @@ static void attention(const struct pass *pass)
         struct dtp_context_inputs inputs = inputs_of(pass);
         dtp_lower_context_forward(l, &draft, &inputs);
     } else {
+        dtp_lower_fp8_core(l, false);
         dtp_draft_begin(l, &draft, DTP_OP_ATTENTION, "");
         draft.op.demand.flops = core_flops(l);
         draft.op.demand.tokens = (double)l->tokens;
@@ -417,10 +418,8 @@ static void attention(const struct pass *pass)
                                                    DTP_TENSOR_K,   DTP_TENSOR_KV_RAW, DTP_TENSOR_KV_ALL};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         read(pass, &draft, inputs[i], true);
-    if (!l->tensor_bytes[DTP_TENSOR_Q]) {
-        read(pass, &draft, DTP_TENSOR_Q_RAW, true);
-        read(pass, &draft, DTP_TENSOR_K_RAW, true);
-    }
+    for (int raw = DTP_TENSOR_Q_RAW; raw <= DTP_TENSOR_K_RAW && !l->tensor_bytes[DTP_TENSOR_Q]; raw++)
+        read(pass, &draft, (enum dtp_layer_tensor)raw, true);
     dtp_draft_end(l, &draft);
 }
 

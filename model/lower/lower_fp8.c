@@ -89,3 +89,46 @@ dtp_buffer_id dtp_lower_fp8_weight_again(struct dtp_lowering *l, struct dtp_flig
     module->columns[index] = DTP_NO_BUFFER;
     return kept.index != DTP_NO_INDEX ? kept : dtp_lower_fp8_cast(l, DTP_FP8_WEIGHT_AGAIN, &l->matrix[index], weight);
 }
+
+/* Kernels of a tensor: its cast, and its scales put in the order of heads and in that of the matmul's tiles. */
+#define CORE_CAST_KERNELS 3
+
+static void draft_cast(struct dtp_lowering *l, struct dtp_draft *draft, double bytes, uint32_t kernels, uint64_t made)
+{
+    dtp_draft_new(l, draft, "casts", DTP_OWNER_WORKSPACE, made, DTP_UPDATE | DTP_FREE);
+    dtp_draft_memory(l, draft, bytes, kernels);
+    draft->op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_draft_end(l, draft);
+}
+
+static uint64_t both_ways(const struct dtp_lowering *l, uint64_t elements)
+{
+    return dtp_bytes_product(2, dtp_fp8_bytes(l->plan->precision.fp8_recipe, elements));
+}
+
+void dtp_lower_fp8_core(struct dtp_lowering *l, bool backward)
+{
+    struct dtp_fp8_core core = dtp_fp8_core_bytes(&l->casts, l->plan, l->transformer);
+    struct dtp_draft draft;
+    if (!dtp_plan_attends_narrowly(l->plan))
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, backward ? "attention's gradient" : "attention's inputs");
+    draft_cast(l, &draft, (double)l->tokens * (backward ? core.backward : core.forward),
+               (backward ? 1 : 3) * CORE_CAST_KERNELS,
+               backward ? both_ways(l, dtp_bytes_product(l->tokens, l->tensors.kind.d_core)) : 0);
+}
+
+void dtp_lower_fp8_head(struct dtp_lowering *l, enum dtp_fp8_operand operand, uint64_t tokens, dtp_buffer_id source)
+{
+    const uint64_t vocab = dtp_plan_head_columns(l->plan, l->transformer->vocab), hidden = l->transformer->hidden;
+    struct dtp_draft draft;
+    if (!dtp_plan_narrows_head(l->plan) || (operand == DTP_FP8_WEIGHT && !l->first_micro_step))
+        return;
+    uint64_t elements = operand == DTP_FP8_WEIGHT  ? dtp_bytes_product(vocab, hidden)
+                        : operand == DTP_FP8_INPUT ? dtp_bytes_product(tokens, hidden)
+                                                   : dtp_bytes_product(tokens, vocab);
+    dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, "head");
+    dtp_draft_use(&draft, source, DTP_READ);
+    draft_cast(l, &draft, l->casts.of[operand].bytes * (double)elements, l->casts.of[operand].kernels,
+               operand == DTP_FP8_WEIGHT ? 0 : both_ways(l, elements));
+}

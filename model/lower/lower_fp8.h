@@ -16,4 +16,10 @@ void dtp_lower_fp8_keep(struct dtp_lowering *l, struct dtp_flight_module *module
 dtp_buffer_id dtp_lower_fp8_weight_again(struct dtp_lowering *l, struct dtp_flight_module *module, int index,
                                          dtp_buffer_id weight);
 
+/* The same for attention's core, forward or backward, and of the head over `tokens` rows, of which `source` is what is
+ * cast: nothing where these stay in 16 bits. Forward's casts of the core are kept in place of what they are made of;
+ * other casts of activations are there until they are read. */
+void dtp_lower_fp8_core(struct dtp_lowering *l, bool backward);
+void dtp_lower_fp8_head(struct dtp_lowering *l, enum dtp_fp8_operand operand, uint64_t tokens, dtp_buffer_id source);
+
 #endif

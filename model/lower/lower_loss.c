@@ -10,7 +10,7 @@
  * gradient over what it read: c + 8 fused    logits c, their gradient c soft-capped logits besides: the tanh that
  * backward reads, c chunked  the same for an eighth of the tokens at a time, backward at once; the hidden states'
  * gradient in fp32 */
-#include "lower/lowering.h"
+#include "lower/lower_fp8.h"
 
 #include "base/bytes.h"
 
@@ -179,6 +179,9 @@ static void head_matmul(struct dtp_lowering *l, uint64_t tokens)
     dtp_buffer_id weight = head_weight(l);
     struct dtp_draft draft;
     gather_head_input(l);
+    dtp_lower_fp8_head(l, DTP_FP8_INPUT, tokens,
+                       l->gathered.index != DTP_NO_INDEX ? l->gathered : l->flight->final_norm);
+    dtp_lower_fp8_head(l, DTP_FP8_WEIGHT, tokens, weight);
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head");
     if (dtp_lower_casts_at_head(l)) {
         dtp_draft_use(&draft, l->flight->final_wide, DTP_READ);
@@ -271,11 +274,11 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
         return;
     }
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
-    if (l->loss == DTP_LOSS_FUSED) { /* logits for max and sum, again for the gradient, which is written and read */
+    if (l->loss == DTP_LOSS_FUSED) {
         l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
         dtp_draft_use(&draft, l->flight->logits, last_of_logits(l));
         dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
-        dtp_draft_memory(l, &draft, logits * 4 * c - read_before(l, tokens), 2);
+        dtp_draft_memory(l, &draft, logits * dtp_plan_fused_loss_passes(l->plan) * c - read_before(l, tokens), 2);
         dtp_draft_end(l, &draft);
         return;
     }
@@ -391,6 +394,7 @@ static dtp_buffer_id gradients_beside(struct dtp_lowering *l)
 
 dtp_buffer_id dtp_lower_head_gradients(struct dtp_lowering *l)
 {
+    dtp_lower_fp8_head(l, DTP_FP8_GRADIENT_ROWS, l->tokens, l->flight->logits_gradient);
     if (dtp_lower_keeps_graph(l)) {
         l->flight->head_deferred = true;
         dtp_buffer_id terms = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, false);

@@ -218,7 +218,8 @@ struct dtp_attention_shape {
     bool atomic;        /* of backward: gradients of queries are summed by atomics, in any order */
     bool dropout;       /* of math attention: probabilities go through dropout, a kernel of its own */
     bool alibi;         /* a bias by distance is added to scores */
-    uint8_t zero[6];    /* no hole lies here: equal shapes are equal bytes */
+    bool narrow;        /* in MXFP8, whose backward computes what a window hides, too */
+    uint8_t zero[5];    /* no hole lies here: equal shapes are equal bytes */
     uint32_t value_dim; /* width of a value where it is another than of keys; else 0 */
     double softcap;     /* c: scores x become c tanh(x / c); 0: not */
 };

@@ -147,6 +147,17 @@ struct dtp_fp8_traffic dtp_fp8_traffic_of(const struct dtp_fp8_casts *casts, dou
     return traffic;
 }
 
+struct dtp_fp8_core dtp_fp8_core_bytes(const struct dtp_fp8_casts *casts, const struct dtp_plan *plan,
+                                       const struct dtp_transformer *t)
+{
+    if (!dtp_plan_attends_narrowly(plan))
+        return (struct dtp_fp8_core){0, 0};
+    uint64_t values = t->kv_latent ? t->value_head_dim : t->head_dim, kv_heads = t->kv_latent ? t->heads : t->kv_heads;
+    uint64_t inputs = (t->heads + kv_heads) * t->head_dim + kv_heads * values;
+    double bytes = casts->of[DTP_FP8_GRADIENT_ROWS].bytes;
+    return (struct dtp_fp8_core){bytes * (double)inputs, bytes * (double)(t->heads * values)};
+}
+
 uint64_t dtp_fp8_wire_bytes(const struct dtp_plan *plan, uint64_t elements)
 {
     const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(plan->precision.fp8_recipe);

@@ -76,6 +76,14 @@ struct dtp_fp8_traffic {
 struct dtp_fp8_traffic dtp_fp8_traffic_of(const struct dtp_fp8_casts *casts, double tokens, double out, double in,
                                           double accumulate, enum dtp_fp8_operand gathered);
 
+/* Bytes of a token that casts of attention's inputs, and backward of its result's gradient, move in a layer
+ * (Transformer Engine's mxfp8_quantize_fast_path: queries, keys and values both ways, which backward reads in place of
+ * what 16 bits keep, and the gradient, beside which it has the result and the gradient in 16 bits). */
+struct dtp_fp8_core {
+    double forward, backward;
+};
+struct dtp_fp8_core dtp_fp8_core_bytes(const struct dtp_fp8_casts *casts, const struct dtp_plan *plan,
+                                       const struct dtp_transformer *transformer);
 /* What is gathered of so many elements, dtp_plan_gathers_casts. */
 uint64_t dtp_fp8_wire_bytes(const struct dtp_plan *plan, uint64_t elements);
 /* Bytes of the casts of weights that stand over the step, of so many elements: rows, and columns where they differ. */

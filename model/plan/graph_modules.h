@@ -2,10 +2,10 @@
  * of transformer_config.py, cuda_graphs.py). A graph takes launches from the host, one replay is a call of its own.
  * Shapes in it are fixed, so that of a layer of experts whose rows are as many as routing says only the router and what
  * counts rows can be captured, unless these numbers never come to the host: passes of a whole step in one graph have
- * each expert's rows in a buffer of fixed size (moe_paged_stash), products of all experts in one kernel that reads
- * their numbers on the device, and in 8 and 4 bits by blocks on Blackwell activations and casts within these kernels
- * (Transformer Engine's ops/fused/grouped_mlp.py; Megatron-Bridge's recipes of full_iteration set
- * use_transformer_engine_op_fuser). */
+ * each expert's rows in a buffer of fixed size, of which copies are kept for backward (moe_paged_stash), products of
+ * all experts in one kernel that reads their numbers on the device, and in 8 and 4 bits by blocks on Blackwell
+ * activations and casts within these kernels (Transformer Engine's ops/fused/grouped_mlp.py; Megatron-Bridge's recipes
+ * of full_iteration set use_transformer_engine_op_fuser). */
 #ifndef DTP_GRAPH_MODULES_H
 #define DTP_GRAPH_MODULES_H
 

@@ -404,6 +404,7 @@ struct dtp_attention_shape dtp_plan_attention(const struct dtp_transformer *tran
     shape.wide = wide_scores(plan) && plan->attention == DTP_ATTENTION_MATH;
     shape.dropout = plan->dropout > 0 && plan->attention == DTP_ATTENTION_MATH;
     shape.atomic = plan->executor.atomic_attention;
+    shape.narrow = dtp_plan_attends_narrowly(plan);
     if (shape.value_dim == shape.head_dim || dtp_plan_pads_values(transformer, cluster, plan))
         shape.value_dim = 0;
     return shape;

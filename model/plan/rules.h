@@ -179,6 +179,12 @@ bool dtp_plan_casts_apart(const struct dtp_plan *plan, const struct dtp_layer_ki
 double dtp_plan_turned_elements(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
 bool dtp_plan_softmax_in_place(const struct dtp_plan *plan);
+/* Passes of a fused loss over logits: they are read for maximum and sum and again for the gradient, which is written,
+ * and read, or read and written. */
+static inline double dtp_plan_fused_loss_passes(const struct dtp_plan *plan)
+{
+    return plan->runtime->scales_logits_gradient ? 5 : 4;
+}
 
 /* N: ranks that share one copy: 1 under ddp, all for the ZeRO stages and FSDP, the shard group where the plan names
  * one. */
@@ -240,6 +246,16 @@ uint64_t dtp_plan_expert_workspaces(const struct dtp_plan *plan, const struct dt
 uint32_t dtp_plan_expert_replicas(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 /* Of these, who share one copy of them where parameters are sharded: the shard group over ep. */
 uint64_t dtp_plan_expert_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+
+/* Whether attention, and the head, multiply in fewer than 16 bits as the linears do. */
+static inline bool dtp_plan_attends_narrowly(const struct dtp_plan *plan)
+{
+    return plan->megatron.fp8_attention && plan->precision.compute == DTP_FP8;
+}
+static inline bool dtp_plan_narrows_head(const struct dtp_plan *plan)
+{
+    return plan->megatron.fp8_head && plan->precision.compute == DTP_FP8;
+}
 
 /* Whether each expert has as many rows, filled or not: DeepSpeed's own layer (moe/sharded_moe.py). So many of a rank's
  * tokens, over the mean of what comes: its capacity, 1 by default, or as many as the fullest expert of any rank that

@@ -125,10 +125,12 @@ struct dtp_runtime {
     bool unscaled_rope; /* its fused RoPE multiplies by no factor: what has one (YaRN's) turns operator by operator */
     bool softmax_in_place; /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
                               tensor (vocab_parallel_cross_entropy of Megatron's layers, nanotron's after it) */
-    bool repacks_heads;    /* k and v are put side by side anew for the flash kernel: with fewer of them than of q the
-                              matmul's result is not what stays */
-    bool copies_heads;     /* fp32 RoPE ends in a cat, after which heads are put side by side by a copy */
-    bool stops_replay;     /* a replay ends at the last saved tensor: the last matmul does not run again */
+    bool scales_logits_gradient; /* a fused loss makes the gradient in forward, and multiplies it by the loss's in
+                                    backward (Transformer Engine's element_mul_kernel, pytorch/cross_entropy.py) */
+    bool repacks_heads; /* k and v are put side by side anew for the flash kernel: with fewer of them than of q the
+                           matmul's result is not what stays */
+    bool copies_heads;  /* fp32 RoPE ends in a cat, after which heads are put side by side by a copy */
+    bool stops_replay;  /* a replay ends at the last saved tensor: the last matmul does not run again */
 
     /* ---- memory and execution ---- */
     /* cuBLAS' workspace of autograd's thread is taken by a step's first backward and is back before the optimizer, not

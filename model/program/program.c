@@ -382,7 +382,8 @@ static const char *fault_of_shapes(const struct dtp_new_op *op)
     const struct dtp_attention_shape *a = &op->demand.attention;
     enum dtp_op_class class = dtp_op_kind_class(op->kind);
     bool none = !a->heads && !a->kv_heads && !a->head_dim && !a->value_dim && !a->window && !a->queries && !a->keys &&
-                !a->causal && !a->kernel && !a->wide && !a->atomic && !a->dropout && !a->alibi && a->softcap == 0;
+                !a->causal && !a->kernel && !a->wide && !a->atomic && !a->dropout && !a->alibi && !a->narrow &&
+                a->softcap == 0;
     if (!is_amount(a->softcap, DTP_DEMAND_MAX))
         return "a soft cap is negative, not finite or absurdly large";
     if (op->demand.form >= DTP_FORM_COUNT)

@@ -216,6 +216,7 @@ static const char *const op_keys[] = {"buffers",
                                       "atomic",
                                       "dropout",
                                       "alibi",
+                                      "narrow",
                                       "form",
                                       "issue",
 #define X(field, most) #field,
@@ -244,6 +245,7 @@ enum {
     KEY_ATOMIC,
     KEY_DROPOUT,
     KEY_ALIBI,
+    KEY_NARROW,
     KEY_FORM,
     KEY_ISSUE,
 #define X(field, most) KEY_ATTENTION_##field,
@@ -336,6 +338,7 @@ static void read_op_key(struct reader *reader, int key, struct op_line *line)
     case KEY_ATOMIC: op->demand.attention.atomic = true; break;
     case KEY_DROPOUT: op->demand.attention.dropout = true; break;
     case KEY_ALIBI: op->demand.attention.alibi = true; break;
+    case KEY_NARROW: op->demand.attention.narrow = true; break;
     case KEY_FORM: read_form(reader, &op->demand.form); break;
     case KEY_ISSUE: read_issue(reader, &op->demand.issue); break;
     case KEY_SOFTCAP: read_number(reader, "softcap", &op->demand.attention.softcap); break;

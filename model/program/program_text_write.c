@@ -124,6 +124,7 @@ static void write_attention(FILE *file, const struct dtp_attention_shape *attent
     fputs(attention->atomic ? " atomic" : "", file);
     fputs(attention->dropout ? " dropout" : "", file);
     fputs(attention->alibi ? " alibi" : "", file);
+    fputs(attention->narrow ? " narrow" : "", file);
     if (attention->kernel)
         fprintf(file, " kernel %s", kernels[attention->kernel]);
 }

@@ -148,6 +148,10 @@ static void write_experts(struct writer *w)
             set_switch(w, "flex_dispatcher", true);
         if (strcmp(w->framework->runtime, "megatron") == 0 && strstr(run->notes, "no fused permutation"))
             set_switch(w, "unfused_permute", true);
+        if (strcmp(w->framework->runtime, "megatron") == 0 && strstr(run->notes, "fp8 attention"))
+            set_switch(w, "fp8_attention", true);
+        if (strcmp(w->framework->runtime, "megatron") == 0 && strstr(run->notes, "fp8 head"))
+            set_switch(w, "fp8_head", true);
         if (strcmp(w->framework->runtime, "megatron") == 0 && drops_tokens(run)) {
             set_count(w, "capacity_factor", 1);
             set_switch(w, "pad_to_capacity", true);

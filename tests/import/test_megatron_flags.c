@@ -44,6 +44,7 @@ static void experts_by_default(void **state)
     assert_int_equal(file.job.plan.ep, 1);
     assert_false(file.job.plan.megatron.flex_dispatcher);
     assert_false(file.job.plan.megatron.unfused_permute);
+    assert_false(file.job.plan.megatron.fp8_head);
     read_flags(DENSE "--bf16 --num-experts 8 --moe-grouped-gemm");
     assert_true(file.job.plan.megatron.unfused_permute); /* without --moe-permute-fusion */
     read_flags(DENSE EXPERTS "--bf16 --expert-model-parallel-size 4 --moe-token-dispatcher-type flex "

@@ -225,7 +225,7 @@ static const char random_named_fields[] =
     "bf16_linears "
     "bf16_optimizer "
     "overlap "
-    "bf16_first bf16_last "
+    "bf16_first bf16_last fp8_attention fp8_head "
     "flex_dispatcher unfused_permute capacity_factor pad_to_capacity shared_overlap expert_overlap recompute graphs "
     "clip_norm gradient_norm loss_chunk "
     "gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream update_in_backward cuda_graph "

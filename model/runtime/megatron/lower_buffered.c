@@ -18,6 +18,7 @@
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
+#include "runtime/megatron/lower_stash.h"
 #include "runtime/megatron/megatron.h"
 
 #include <stdlib.h>
@@ -483,6 +484,8 @@ static void release(struct dtp_lowering *l)
 const struct dtp_lower_hooks dtp_lower_megatron = {
     .make = make,
     .release = release,
+    .before_experts = dtp_megatron_before_experts,
+    .after_experts = dtp_megatron_after_experts,
     .end_backward = end_backward,
     .step = step,
 };
@@ -494,6 +497,8 @@ const struct dtp_lower_hooks dtp_lower_megatron_overlapped = {
     .begin_micro_step = begin_micro_step,
     .before_forward = before_forward,
     .fetch = fetch,
+    .before_experts = dtp_megatron_before_experts,
+    .after_experts = dtp_megatron_after_experts,
     .after_backward = after_backward,
     .end_backward = end_backward_overlapped,
     .step = update,
@@ -506,6 +511,8 @@ const struct dtp_lower_hooks dtp_lower_megatron_sharded = {
     .begin_micro_step = begin_micro_step,
     .before_forward = before_forward,
     .fetch = fetch,
+    .before_experts = dtp_megatron_before_experts,
+    .after_experts = dtp_megatron_after_experts,
     .begin_backward = begin_backward,
     .end_backward = end_backward_sharded,
     .step = update,

@@ -146,6 +146,23 @@ static void check_wide_layers(struct dtp_resolver *r)
                         r->transformer->layers - r->transformer->ahead_layers);
 }
 
+/* Transformer Engine attends in 8 bits by other recipes as well, whose kernels are others. */
+static void check_narrow(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const char *key = p->megatron.fp8_attention ? "fp8_attention" : "fp8_head";
+    if (!p->megatron.fp8_attention && !p->megatron.fp8_head)
+        return;
+    if (p->precision.compute != DTP_FP8 || p->precision.fp8_recipe != DTP_FP8_MXFP8)
+        dtp_plan_refuse(r, key, "is modelled with precision mxfp8 alone; leave it out");
+    if (p->megatron.fp8_attention && p->attention != DTP_ATTENTION_FLASH)
+        dtp_plan_refuse(r, key, "takes a fused kernel; use attention flash");
+    if (p->megatron.fp8_attention && p->cp > 1)
+        dtp_plan_refuse(r, key, "is not modelled with cp; leave it out");
+    if (p->megatron.fp8_head && r->transformer->tied_head)
+        dtp_plan_refuse(r, "fp8_head", "is not with a head tied to the embedding in Megatron-Core; leave it out");
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -192,6 +209,7 @@ static void check(struct dtp_resolver *r)
         dtp_plan_refuse(r, "cuda_graph_modules", "full_iteration has all modules in it; name it alone");
     check_graphs(r);
     check_wide_layers(r);
+    check_narrow(r);
     check_experts(r);
 }
 
@@ -253,6 +271,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .predicts_ahead = true,
     .copies_values = true,
     .unscaled_rope = true,
+    .scales_logits_gradient = true,
     .softmax_in_place = true, /* tensor_parallel/cross_entropy.py, unless cross_entropy_loss_fusion */
     .derive = derive,
     .check = check,
