@@ -548,16 +548,14 @@ static void operator_backward(const struct place *at)
 
 /* ---- the skeleton's ---------------------------------------------------------------------------------------------- */
 
-void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer)
+static void replay(struct dtp_executor *x, uint64_t layer)
+{
+    dtp_executor_block_again(x, layer, dtp_executor_shape_of(x, layer)->replayed);
+}
+
+static void operators_backward(struct dtp_executor *x, uint64_t layer)
 {
     const struct dtp_executor_block *shape = dtp_executor_shape_of(x, layer);
-    struct dtp_executor_module *module =
-        shape->adapted ? dtp_executor_adapters(x, layer) : dtp_executor_block(x, layer);
-    if (dtp_executor_kept(x, layer) == DTP_EXECUTOR_BIT(DTP_TENSOR_INPUT))
-        dtp_executor_block_again(x, layer, shape->replayed);
-    dtp_executor_open_gradient(x, module);
-    if (x->expert_count)
-        dtp_executor_open_gradient(x, dtp_executor_experts(x, layer));
     for (int i = 0; i < DTP_EXECUTOR_TENSORS; i++)
         x->gradients[i] = DTP_NO_BUFFER;
     for (int i = shape->count - 1; i >= 0; i--) {
@@ -568,6 +566,19 @@ void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer)
         operator_backward(&(struct place){x, layer, i, &shape->op[i]});
         i -= behind;
     }
+}
+
+void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer)
+{
+    const struct dtp_executor_block *shape = dtp_executor_shape_of(x, layer);
+    struct dtp_executor_module *module =
+        shape->adapted ? dtp_executor_adapters(x, layer) : dtp_executor_block(x, layer);
+    if (dtp_executor_kept(x, layer) == DTP_EXECUTOR_BIT(DTP_TENSOR_INPUT))
+        dtp_executor_repeat(x, layer, DTP_EXECUTOR_REPLAY, replay);
+    dtp_executor_open_gradient(x, module);
+    if (x->expert_count)
+        dtp_executor_open_gradient(x, dtp_executor_experts(x, layer));
+    dtp_executor_repeat(x, layer, DTP_EXECUTOR_BACKWARD, operators_backward);
     if (shape->adapted && layer == 0) { /* nothing below the first adapter is trained */
         dtp_executor_free(x, x->gradient, "below the first adapter");
         x->gradient = DTP_NO_BUFFER;

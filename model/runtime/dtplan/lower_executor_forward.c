@@ -436,14 +436,19 @@ static void run(const struct dtp_executor_pass *pass)
 /* ---- the skeleton's -------------------------------------------------------------------------------------------- */
 
 /* The block's result is the residual stream, which the next block keeps as its input or the final norm reads. */
-void dtp_executor_block_forward(struct dtp_executor *x, uint64_t layer)
+static void run_all(struct dtp_executor *x, uint64_t layer)
 {
     struct dtp_executor_pass pass = {x, layer, dtp_executor_kept(x, layer) | DTP_EXECUTOR_BIT(DTP_EXECUTOR_OUT), ~0u};
+    run(&pass);
+}
+
+void dtp_executor_block_forward(struct dtp_executor *x, uint64_t layer)
+{
     dtp_buffer_id *tensors = x->tensors[layer];
     for (int i = 0; i < DTP_EXECUTOR_TENSORS; i++)
         tensors[i] = DTP_NO_BUFFER;
     tensors[DTP_TENSOR_INPUT] = x->stream_input;
-    run(&pass);
+    dtp_executor_repeat(x, layer, DTP_EXECUTOR_FORWARD, run_all);
     x->stream_input = tensors[DTP_EXECUTOR_OUT];
     tensors[DTP_EXECUTOR_OUT] = DTP_NO_BUFFER;
 }

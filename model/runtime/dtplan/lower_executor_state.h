@@ -570,6 +570,11 @@ double dtp_executor_muon_momentum_bytes(const struct dtp_executor *x, const stru
 double dtp_executor_muon_unit_bytes(uint64_t elements);
 double dtp_executor_muon_step_bytes(const struct dtp_executor *x, uint64_t elements);
 
+/* lower_executor_again.c: operators of a block, or what is known of one that does the same. */
+enum dtp_executor_sweep { DTP_EXECUTOR_FORWARD, DTP_EXECUTOR_REPLAY, DTP_EXECUTOR_BACKWARD };
+void dtp_executor_repeat(struct dtp_executor *x, uint64_t layer, enum dtp_executor_sweep sweep,
+                         void (*operators)(struct dtp_executor *x, uint64_t layer));
+
 /* Tensors that survive forward in block `layer`. */
 uint64_t dtp_executor_kept(const struct dtp_executor *x, uint64_t layer);
 
