@@ -2,8 +2,7 @@
  * they are for, how far they lie off and what of them surely stands says the folder's page.
  *
  * Notation: T tokens of a micro-step on a GPU, L layers, N shard ranks, psi parameters, P of a unit, R of the root
- * (embeddings, final norm, head), V h of the embedding; bytes of an element: c of what matmuls read, g of a gradient at
- * rest, r of one on the wire.
+ * (embeddings, final norm, head), V h of the embedding; bytes of an element: c read by matmuls, g of gradients, r sent.
  *
  * At rest stand parameters, optimizer state (or their shards) and workspaces. Beyond that the peak of a step lies at
  * one of six instants, and the bound is the largest: the loss and the head, beside kept activations of all layers, the
@@ -41,8 +40,7 @@ struct dtp_bounds {
 };
 
 /* Inputs have passed dtp_transformer_check, dtp_cluster_check and dtp_plan_resolve; one GPU's slice of tensor and
- * pipeline parallelism. Allocates nothing. `kept` as for dtp_job_layers_of: with the job's layers at hand it takes half
- * as long; NULL: none are kept. */
+ * pipeline parallelism. Allocates nothing. `kept` as for dtp_job_layers_of: with them it takes half the time. */
 void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                    const struct dtp_plan *plan, struct dtp_job_layers *kept, struct dtp_bounds *out);
 

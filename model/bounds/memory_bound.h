@@ -18,8 +18,7 @@ struct dtp_bound {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast,
-     * have gradients, run in fewer bits; what a token keeps more of a layer that stays in bf16; elements as shards
-     * hold. */
+     * have gradients, run in fewer bits; of a token of layers that stay in bf16 how much more; elements in shards. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
     uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS], layer_narrow[DTP_LAYER_MLPS];
     uint64_t wider[DTP_LAYER_MLPS], layer_padded[DTP_LAYER_MLPS];
@@ -32,8 +31,8 @@ struct dtp_bound {
      * unpacked, of that what its product reads and nothing keeps. */
     uint64_t kept_weights, unpacked, cut, unpacking, unpacked_one;
     /* Of a token: x A^T of all adapters of a layer, and what dropout made; with its terms, of one; an adapter's term of
-     * what down reads, while that is unpacked; what a frozen head reads, which nothing keeps for it. */
-    uint64_t low, low_one, term, head_input;
+     * what down reads, while that is unpacked; what a frozen head and down read, which nothing keeps for them. */
+    uint64_t low, low_one, term, head_input, unkept;
     uint64_t rest_bytes, forward_bytes; /* parameters, optimizer, workspaces | beside what the last block saves */
     int stages, matrices;               /* of the kinds that there are; of two kinds, of dense layers */
     /* Our executor's: beside what forward keeps; of the block above; a block before its first norm; made again. */
@@ -54,20 +53,17 @@ static inline uint64_t dtp_bound_tokens(const struct dtp_bound *b, uint64_t toke
 {
     return dtp_bytes_product(b->tokens, token_bytes);
 }
-
 /* An instant at which so many bytes stand beyond what rests. */
 static inline void dtp_bound_keep(struct dtp_bound *b, uint64_t bytes)
 {
     b->most_bytes = larger(b->most_bytes, b->rest_bytes + bytes);
 }
-
 /* One in backward's lower half of layers, to which a pipeline adds activations of micro-batches that are under way. */
 static inline void dtp_bound_keep_late(struct dtp_bound *b, uint64_t bytes)
 {
     dtp_bound_keep(b, bytes);
     b->late_bytes = larger(b->late_bytes, b->rest_bytes + bytes);
 }
-
 /* So many bytes surely stand beyond what rests at an instant that every such program has (the folder's page). */
 static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
 {

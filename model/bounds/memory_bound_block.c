@@ -29,7 +29,7 @@ uint64_t dtp_bound_forward(const struct dtp_bound *b)
     const bool replayed = dtp_bound_whole(b, b->layers) == dtp_bound_whole(b, b->layers - 1) &&
                           b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION; /* adapters keep nothing yet */
     return dtp_bound_tokens(b, b->activations.layer_all - (replayed ? b->low - smaller(b->low_one, b->low) : 0)) +
-           b->kept_weights + larger(b->forward_bytes, b->unpacking);
+           b->kept_weights + larger(b->forward_bytes, b->unpacking) + dtp_bound_tokens(b, b->unkept);
 }
 
 uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
@@ -59,7 +59,7 @@ static int stage_of(enum dtp_layer_matrix_id id)
  * gradient, or a term of an input's, beside the frozen matrix', while the gradient of what a frozen down matrix reads
  * takes no kept tensor's room; of a compiler's kernel between the MLP's matmuls a tensor for each term. */
 struct adapters {
-    uint64_t terms, stage[DTP_BOUND_STAGES];
+    uint64_t terms, stage[DTP_BOUND_STAGES], low[DTP_BOUND_STAGES];
 };
 
 /* DoRA: both results that magnitudes multiply stay; forward has the identity and three of B A's shape, or three terms
@@ -79,9 +79,9 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
     uint64_t c = b->bytes.compute, w = dtp_plan_adapter_bytes(b->plan), kept = w > c ? w : 0;
     bool down = m->id == DTP_MATRIX_DOWN, compiled = b->plan->compile, up = stage_of(m->id) == 1;
     uint64_t *stage = &a->stage[stage_of(m->id)];
-    const uint64_t rows = m->expert ? kind->experts_per_token : 1,
-                   low = m->rank ? rows * (w * m->rank + (asked->dropout > 0 ? w + 1 : kept) * m->in) : 0;
-    b->low += low;
+    const uint64_t rows = m->expert ? kind->experts_per_token : 1, own = (asked->dropout > 0 ? w + 1 : kept) * m->in,
+                   low = m->rank ? rows * (w * m->rank + own) : 0, goes = asked->dropout > 0 ? 0 : own;
+    b->low += low, a->low[stage_of(m->id)] += low + (m->magnitudes ? 2 * c * m->out : 0);
     b->low_one = larger(b->low_one, !m->rank ? 0 : low + (m->magnitudes ? 2 : compiled ? 0 : w / c) * w * m->out);
     if (compiled)
         a->terms += down      ? c * m->in
@@ -89,7 +89,7 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
                               : 0;
     b->term = larger(b->term, down && m->rank ? w * m->in : 0);
     if (!compiled && !m->expert) /* of experts one at a time */
-        *stage = larger(*stage, m->rank ? w / c * w * larger(down ? 0 : m->out, m->in) : down ? c * m->in : 0);
+        *stage = larger(*stage, m->rank ? w / c * w * larger(down ? 0 : m->out, m->in) - goes : down ? c * m->in : 0);
     if (m->magnitudes)
         add_magnitudes(b, m, stage);
     if (asked->base == DTP_BASE_NONE)
@@ -143,7 +143,7 @@ static uint64_t in_steps(const struct dtp_bound *b, const struct dtp_layer_kind 
     if (ring == 1)
         return 0;
     if (!b->plan->runtime->walks_gathered)
-        return c * kind->d_q + kv * (context.by_pieces ? 2 * ring : 4);
+        return c * kind->d_q + kv * (context.by_pieces ? 3 * ring - 1 : 4);
     return 32 * kind->d_kv + (context.keeps ? 0 : hand);
 }
 
@@ -176,8 +176,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     /* of the results of a token's experts: their gradient in fp32, twice in the compute dtype */
     uint64_t results = kind->experts ? kind->experts_per_token * h * (4 + 2 * c) : 0, gated = kind->gated ? 2 : 1;
     bool rotates = kind->rotary && !dtp_plan_fuses(plan), one_norm = kind->parallel == DTP_PARALLEL_ONE_NORM;
-    uint64_t norm = a->layer_norms / 2, first = a->layer_input + norm;
-    uint64_t middle = a->layer_all - first - norm - a->layer_attention - a->layer_mlp - b->low;
+    uint64_t norm = a->layer_norms / 2, first = a->layer_input + norm, low = adapters->low[3]; /* of q, k, v alone */
     /* attention's scores, where the math kernel writes them */
     const uint64_t scores =
         plan->attention == DTP_ATTENTION_MATH ? dtp_plan_score_bytes(plan) * kind->heads * plan->sequence : 0;
@@ -200,7 +199,11 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     /* the product's own gradient takes its room, as far as it was kept */
     const uint64_t product = tensors->saved & DTP_TENSOR_BIT(PRODUCT) ? tensors->bytes[DTP_TENSOR_PRODUCT] : 0,
                    lost = kind->adapted ? 0 : c * f - smaller(product, c * f);
-    uint64_t inner = larger(larger(inner_gradients(b, kind) * c * f + lost, again ? c * h : 0), results);
+    /* as down's gradients are made, a cast of the stream's beside that of what down reads */
+    const uint64_t each = inner_gradients(b, kind),
+                   cast_down = smaller(each, 1) * c * f + smaller(c * h, a->gradient - c * h);
+    uint64_t inner = larger(larger(larger(each * c * f, cast_down) + lost, again ? c * h : 0), results);
+    b->unkept = larger(b->unkept, kind->adapted ? c * f - smaller(product, c * f) : 0);
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
     b->forward_bytes = larger(
         b->forward_bytes, larger(forward_bytes(b, kind, a, up, cast), dtp_bound_tokens(b, runs ? scores : 2 * scores)));
@@ -208,13 +211,16 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     const uint64_t joined = plan->precision.compute == DTP_FP8 && !casts.kept && !scratch;
     const struct dtp_bound_stage stages[DTP_BOUND_STAGES] = {
         {a->layer_all + inner, 0, matrix, larger(dtp_bound_tokens(b, scratch * f), cast * matrix)},
-        {a->layer_all - a->layer_mlp + c * gated * f + joined * (gated * f + c * h), mlp - up, up,
+        {a->layer_all - a->layer_mlp - adapters->low[0] + c * gated * f + joined * (gated * f + c * h), mlp - up, up,
          larger(dtp_bound_tokens(b, cast * gated * f), (cast + joined) * up)},
-        {a->layer_all - a->layer_mlp - norm - middle + c * q + made + core + waits, mlp, u->output},
-        {first + made + chain + waits + b->low, mlp, u->output},
-        {first + c * h + made + b->low, u->layer - u->output, larger(u->output, kv * h)}};
-    for (int i = 0; i < DTP_BOUND_STAGES; i++) { /* adapters' gradients are few */
-        const uint64_t adapted = stages[i].token_bytes + adapters->stage[i] + adapters->terms;
+        {first + a->layer_attention + low + c * q + made + core + waits, mlp, u->output},
+        {first + made + chain + waits + low, mlp, u->output},
+        {first + c * h + made + low, u->layer - u->output, larger(u->output, kv * h)}};
+    /* adapters' gradients are few; those of down's are made before the activation's, but for what that reads */
+    const uint64_t made_first = adapters->stage[0] - smaller(adapters->stage[0], c * f),
+                   alone = plan->compile ? 0 : smaller(inner, made_first);
+    for (int i = 0; i < DTP_BOUND_STAGES; i++) {
+        const uint64_t adapted = stages[i].token_bytes + adapters->stage[i] + adapters->terms - (i ? 0 : alone);
         stage[i] = kind->adapted ? (struct dtp_bound_stage){adapted, u->layer_trained, 0} : stages[i];
     }
     b->stages += DTP_BOUND_STAGES;

@@ -69,7 +69,8 @@ static uint64_t core_workspace(const struct dtp_bound *b, const struct dtp_layer
     asked.size.head_dim = (uint32_t)k->head_dim, asked.size.backward = true;
     asked.size.deterministic = !plan->executor.atomic_attention, asked.in_steps = tokens > 1;
     asked.bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI;
-    const uint64_t c = b->bytes.compute, ring = tokens > 1 ? c * k->d_q + (tokens > 2 ? 10 : 6) * c * k->d_kv : 0;
+    const uint64_t c = b->bytes.compute, exchanged = ranks > 1 ? c * (3 * k->d_core + k->d_q + 2 * k->d_kv) : 0,
+                   ring = tokens > 1 ? c * k->d_q + (tokens > 2 ? 10 : 6) * c * k->d_kv : exchanged;
     return dtp_divide_up(dtp_attention_planned_bytes(&asked), b->tokens) + ring;
 }
 
@@ -101,8 +102,7 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t sent = k->experts_per_token, came = (uint64_t)ceil(times * rows),
                    shared = 3 * k->shared_ffn + (k->shared_gate ? h + 1 : 0),
                    routes = 12 * sent + (plan->ep > 1 ? 16 * came : 4 * sent);
-    /* what experts return and, where it goes back to other ranks, what is sent of it, or the gradients of both; where
-     * shared experts are weighed theirs */
+    /* what experts return and what is sent of it, or both gradients; where shared experts are weighed theirs */
     const double back = ((plan->ep > 1 ? 1 : 0) + times) * rows + (k->shared_ffn ? 1 : 0);
     const uint64_t results = k->experts ? c * h * (uint64_t)ceil(back) : 0;
     const uint64_t whole_up = c * up, kept_up = plan->executor.activation_fp8_input_store ? up : whole_up;
@@ -141,13 +141,18 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
      * that activation before it is cast; what attention returned by columns in replays */
     if (fp8)
         again = larger(lost ? 2 * up + second_read : 2 * up - f, lost ? c * f + f : c * f) + (input ? k->d_core : 0);
-    const uint64_t mlp =
-        (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no kept tensor's room */
+    const uint64_t mlp = (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no tensor's room */
     const uint64_t made = c * k->d_core + qkv + core_workspace(b, k);
-    b->stage[b->stages++] = (struct dtp_bound_stage){mlp + beside + again + (apart ? 2 : 1) * results +
-                                                     (kept_up < whole_up ? whole_up : 0)};
-    b->stage[b->stages++] = (struct dtp_bound_stage){attention - (second && lost && first ? c * h : 0) + beside + made +
-                                                     (apart && !output ? held : 0)};
+    /* with nothing trained below, backward of the first layer needs no q, k, v, nor an MLP beside attention */
+    const bool inner = !k->adapted || trained & READ_FIRST || plan->adapters.train_ends,
+               beside_mlp = k->parallel && !(trained & (READ_SECOND | 1u << DTP_TARGET_DOWN));
+    const uint64_t result = trained & 1u << DTP_TARGET_OUTPUT ? c * k->d_core : 0,
+                   unread = inner ? 0 : (beside_mlp ? a->layer_all : attention) - returned - b->low - first - result;
+    const uint64_t alone = policy_input && b->layers == 1 ? unread : 0, narrowed = kept_up < whole_up ? whole_up : 0,
+                   in_core = attention - (second && lost && first ? c * h : 0) + made + (apart && !output ? held : 0);
+    const struct dtp_bound_stage of_mlp = {mlp - alone + beside + again + (apart ? 2 : 1) * results + narrowed},
+                                 of_core = {inner || b->layers > 1 ? in_core + beside : 0};
+    b->stage[b->stages++] = of_mlp, b->stage[b->stages++] = of_core;
     /* gradients as they are projected, of latents as well, and what they multiply */
     const uint64_t heads = k->heads * (2 * k->head_dim - k->rope_head_dim) + k->d_core,
                    projected = latents ? c * heads + latents : qkv;
@@ -155,15 +160,12 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t opened =
         (input ? a->layer_all : a->layer_kept) + c * h + carried + (carried && !norms ? c * (q + 3 * h + up) : 0);
     /* of whole inputs of the MLP beside their casts; of latents as all come together */
-    const uint64_t narrowed = kept_up < whole_up ? whole_up : 0, branch = k->parallel ? c * h : 0,
+    const uint64_t branch = k->parallel ? c * h : 0,
                    passing = input ? larger(c * f + whole_up + (narrowed ? up : 0), latents ? projected + qkv : 0)
                                    : larger(lost || fp8 ? c * f : 0, narrowed);
     b->passing = larger(b->passing, c * h + branch + passing + (fp8 ? (input ? 2 : 1) * f : 0) + results);
-    /* where adapters of MLPs alone are trained, nothing below reads what the first layer's attention makes */
-    const bool reads = trained & ~(READ_SECOND | 1u << DTP_TARGET_DOWN) || plan->adapters.train_ends || policy_input;
-    b->cut = !k->adapted || reads ? 0 : dtp_bound_tokens(b, attention - returned - b->low - first);
-    b->returned = larger(b->returned, a->layer_all + c * h + results);
-    b->carried = larger(b->carried, carried);
+    b->cut = policy_input ? 0 : dtp_bound_tokens(b, unread);
+    b->returned = larger(b->returned, a->layer_all + c * h + results), b->carried = larger(b->carried, carried);
     b->opened = larger(b->opened, opened);
     b->replayed = larger(b->replayed, input ? opened + (behind ? c * h : 0) + narrowed : 0);
 }
@@ -175,15 +177,13 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     const struct dtp_plan *plan = b->plan;
     const struct dtp_units *u = b->units, *t = b->trained;
     const uint64_t c = b->bytes.compute, r = dtp_dtype_bytes(plan->precision.reduce),
-                   first = t->embedding + t->position, ranks = u->ranks, granule = DTP_PARAMETER_SHARD_ALIGNMENT,
-                   all = granule * ranks;
+                   first = t->embedding + t->position, even = DTP_PARAMETER_SHARD_ALIGNMENT, all = even * u->ranks;
     const bool on_host = plan->offload != DTP_OFFLOAD_NONE, alone = b->cluster->gpus == 1;
     struct executor x = {
         .elements = {dtp_round_up(first, all), 0, dtp_round_up(t->total - b->layers * t->layer - first, all)}};
     x.head = u->head ? LAST : FIRST, x.several = plan->accumulate > 1, x.shards = u->ranks > 1;
     x.alone = plan->executor.update_in_backward && alone;
-    x.always = x.several && dtp_plan_reductions(plan) == plan->accumulate;
-    x.sums = x.always && !x.shards && !alone;
+    x.always = x.several && dtp_plan_reductions(plan) == plan->accumulate, x.sums = x.always && !x.shards && !alone;
     x.sharded = plan->offload == DTP_OFFLOAD_PARAMS ||
                 (x.shards && dtp_plan_shards_params(plan) && plan->reshard_after_forward);
     x.streams = (on_host || plan->executor.update_in_backward) && x.shards && !x.always;
@@ -191,11 +191,11 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
                wide = plan->executor.reduce_engine == DTP_ENGINE_COPY && x.shards && b->bytes.master && !on_host;
     uint64_t block[DTP_LAYER_MLPS], own[DTP_LAYER_MLPS], of_blocks = once ? c : r;
     for (int i = 0; i < (b->uniform ? 1 : DTP_LAYER_MLPS);
-         i++) { /* experts that ranks divide are a module of their own */
+         i++) { /* experts that u->ranks divide are a module of their own */
         const bool divided = (b->uniform || i == DTP_LAYER_EXPERTS) && !dtp_plan_adapts(plan);
-        const uint64_t experts = divided ? dtp_round_up(u->expert_elements, granule * u->expert_ranks) : 0,
+        const uint64_t experts = divided ? dtp_round_up(u->expert_elements, even * u->expert_ranks) : 0,
                        rest = dtp_round_up(b->layer_trained[i] - (experts ? u->expert_elements : 0), all);
-        block[i] = rest + experts, own[i] = rest / ranks + (experts ? experts / u->expert_ranks : 0);
+        block[i] = rest + experts, own[i] = rest / u->ranks + (experts ? experts / u->expert_ranks : 0);
         x.block_whole[i] = of_blocks * block[i], x.block_shard[i] = (wide ? 4 : of_blocks) * own[i];
         x.elements[BLOCK] = larger(x.elements[BLOCK], block[i]);
         x.early = experts ? (wide ? 4 : of_blocks) * experts / u->expert_ranks : 0;
@@ -203,17 +203,18 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     for (int i = 0; i < KINDS; i++) {
         const uint64_t bytes = once && (i != x.head || (!chunks && u->head)) ? c : r,
                        elements = i == BLOCK ? blocks(b, block, b->layers) : x.elements[i],
-                       part = i == BLOCK ? blocks(b, own, b->layers) : elements / ranks;
-        x.largest = larger(x.largest, x.elements[i]);
-        x.total += elements, x.own += part;
+                       part = i == BLOCK ? blocks(b, own, b->layers) : elements / u->ranks;
+        x.largest = larger(x.largest, x.elements[i]), x.total += elements, x.own += part;
         x.whole[i] = bytes * elements, x.shard[i] = (wide ? 4 : bytes) * part;
         x.all_whole += x.whole[i], x.all_shard += x.shard[i];
     }
     if (dtp_plan_adapts(plan)) {
         struct dtp_trained_count count;
         dtp_plan_trained(b->transformer, plan, &count);
-        uint64_t up = (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) * u->down;
-        x.frozen = count.frozen_bytes + (b->unpacking ? c * larger(up, u->qkv) : 0);
+        /* beside what the down matrix reads it is unpacked alone */
+        uint64_t up = (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) * u->down,
+                 other = larger(up, u->qkv), product = b->tokens * (u->down / b->transformer->hidden);
+        x.frozen = count.frozen_bytes + (b->unpacking ? c * larger(u->down, other - smaller(other, product)) : 0);
     }
     return x;
 }

@@ -30,10 +30,9 @@ static void made(struct fetching *f, uint64_t elements, uint64_t bytes)
     const bool by_tensor = b->plan->deepspeed.zero_quantized_gradients && b->cluster->nodes > 1, one = w->tensors == 1,
                over = dtp_bucket_waits(w), at_once = b->plan->offload == DTP_OFFLOAD_NVME && g < 4,
                in_place = one && filled % t->ranks == 0 && (b->bytes.reduce == g || !over),
-               closes = dtp_bucket_closes(w, elements);
-    uint64_t laid = b->bytes.reduce * (by_tensor ? most : in_place ? 0 : filled);
-    if (by_tensor && one && filled % (2 * b->cluster->gpus) == 0)
-        laid = (over ? 1 : 3) * filled / 2;
+               int4 = by_tensor && one && filled % (2 * b->cluster->gpus) == 0, closes = dtp_bucket_closes(w, elements);
+    uint64_t whole = by_tensor ? most : in_place ? 0 : filled, laid = b->bytes.reduce * whole;
+    laid = int4 ? (over ? 1 : 3) * filled / 2 : laid;
     if (b->plan->offload != DTP_OFFLOAD_NONE)
         laid += 4 * (at_once ? slices : smaller(slices, dtp_divide_up(most, t->ranks)));
     if (closes)
@@ -154,8 +153,8 @@ void dtp_bound_fetched(struct dtp_bound *b)
 {
     const struct dtp_units *t = b->trained;
     const struct dtp_activations *a = &b->activations;
-    const bool offloads = b->plan->offload != DTP_OFFLOAD_NONE;
     const uint64_t c = b->bytes.compute, g = b->bytes.grads, stream = dtp_bound_tokens(b, a->gradient),
+                   shard = b->plan->offload == DTP_OFFLOAD_NONE ? g * t->total_shard : 0,
                    saved = dtp_bound_saved(b, b->layers), kept = saved + stream;
     struct fetching f;
     start(&f, b);
@@ -166,8 +165,7 @@ void dtp_bound_fetched(struct dtp_bound *b)
     made(&f, t->total - b->layers * t->layer - t->embedding - t->position - t->head, kept);
     for (uint64_t below = b->layers; below-- > 0;) {
         backward(&f, below, false);
-        uint64_t over = below ? dtp_fetched_pass_over(&f.weights, below - 1, true) : 0;
-        const uint64_t now = f.weights.now;
+        uint64_t over = below ? dtp_fetched_pass_over(&f.weights, below - 1, true) : 0, now = f.weights.now;
         for (; over > 0; over--)
             backward(&f, --below, true);
         f.weights.now = now;
@@ -185,8 +183,7 @@ void dtp_bound_fetched(struct dtp_bound *b)
     dtp_bound_steps(b, &beside);
     const uint64_t persistent = c * f.weights.persistent,
                    seconds = f.weights.second ? c * f.weights.others / f.weights.second : 0;
-    dtp_bound_hold(b,
-                   (offloads ? 0 : g * t->total_shard) + persistent + saved + dtp_bound_tokens(b, a->head + a->loss));
-    dtp_bound_keep(b, f.standing + persistent + seconds +
-                          (g < 4 && !offloads ? 4 * smaller(t->total_shard, 1000000000) : 0));
+    dtp_bound_hold(b, shard + persistent + saved + dtp_bound_tokens(b, a->head + a->loss));
+    dtp_bound_keep(b,
+                   f.standing + persistent + seconds + (g < 4 && shard ? 4 * smaller(t->total_shard, 1000000000) : 0));
 }

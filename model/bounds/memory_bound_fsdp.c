@@ -46,12 +46,9 @@ static void add_weights(const struct dtp_bound *b, struct fsdp *f)
     if (!f->ends)
         return;
     f->end -= head, f->end_shard -= t->head_end_shard;
-    f->head = f->head / u->root * u->head_end;
-    f->first -= f->head;
-    f->between = f->keeps ? f->first : 0;
-    f->head += f->between;
-    f->head_gradient = 0;
-    f->head_input = e->reduce * head;
+    f->head = f->head / u->root * u->head_end, f->first -= f->head;
+    f->between = f->keeps ? f->first : 0, f->head += f->between;
+    f->head_gradient = 0, f->head_input = e->reduce * head;
 }
 
 static struct fsdp fsdp_of(const struct dtp_bound *b)
@@ -73,8 +70,7 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     f.uploaded = up * t->largest_layer_shard, f.root_uploaded = (up || f.flat ? up : cast) * b->units->root_shard;
     f.cast = cast && f.flat ? cast * t->largest_layer_shard : f.uploaded;
     f.root_stays = group && !dtp_plan_keeps_root(plan) ? f.first / group : 0;
-    f.behind = f.between + (f.ends ? f.root_stays : 0);
-    f.whole = f.several && !plan->accumulate_sync;
+    f.behind = f.between + (f.ends ? f.root_stays : 0), f.whole = f.several && !plan->accumulate_sync;
     f.before = f.whole ? f.whole_bytes * t->total : f.several ? f.after : 0;
     return f;
 }
@@ -114,7 +110,7 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     const uint64_t begin = unit * u->layers_per_unit, width = width_of(b, unit), end = begin + width,
                    stream = dtp_bound_tokens(b, b->activations.gradient),
                    flat = b->bytes.compute * t->largest_layer, /* with what pads it */
-        one = u == t ? flat : b->bytes.compute * larger(b->layer_trained[0], b->layer_trained[1]),
+        one = u == t ? flat : dtp_plan_adapter_bytes(b->plan) * larger(b->layer_trained[0], b->layer_trained[1]),
                    depth = dtp_plan_prefetches_backward(b->plan) * (f->flat ? b->plan->prefetch_depth : UINT64_C(1));
     const bool gathers = u->count && !f->keeps, above = unit + 1 < u->count;
     const uint64_t own = u->count ? units(b, f->weights, unit, unit + 1) : 0,
@@ -126,8 +122,9 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
                 (above ? units(b, f->inputs, unit + 1, unit + 2) : f->head_input);
     const uint64_t standing = gradients(b, f, b->layers - end, reduces) + f->behind + own +
                               dtp_bound_between(b, f->stays, 0, begin) + f->head_gradient + (b->layers - end) * f->held;
+    const uint64_t all = f->experts ? dtp_bound_saved(b, end - 1) + dtp_bound_tokens(b, b->activations.layer_all) : 0;
     if (f->flat)
-        dtp_bound_keep(b, standing + input + dtp_bound_saved(b, end) + stream +
+        dtp_bound_keep(b, standing + input + larger(dtp_bound_saved(b, end), all) + stream +
                               larger(gathers ? own + units(b, f->stays, unit, unit + 1) + before : 0,
                                      ahead ? ahead + larger(u->layers_per_unit * f->cast, f->experts) : 0));
     (begin >= b->layers / 2 ? dtp_bound_keep : dtp_bound_keep_late)(
@@ -137,8 +134,9 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     if (!u->count)
         return;
     const uint64_t below = begin ? dtp_bound_saved(b, begin) : dtp_bound_tokens(b, b->activations.embedding),
-                   beside = standing + ahead + below + stream;
-    const uint64_t result = b->plan->fsdp1 ? b->bytes.reduce * t->largest_layer_shard : f->whole ? 0 : one;
+                   beside = standing + ahead + below + stream + width * f->held;
+    const uint64_t reduced = b->bytes.reduce * t->largest_layer_shard,
+                   result = b->plan->fsdp1 ? reduced : larger(one, reduced) * !f->whole;
     dtp_bound_keep(b, beside - own + units(b, f->inputs, unit, unit + 1) + width * result);
     dtp_bound_keep(b, beside + b->plan->fsdp1 * width * (one + flat));
 }
@@ -180,14 +178,13 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
     /* the lowest units that stand beside the flat buffers of the one before and of all ahead */
     const uint64_t depth = plan->prefetch ? plan->prefetch_depth : 1;
     for (uint64_t unit = b->uniform && count > depth + 1 ? count - depth - 1 : 1; f->flat && unit < count; unit++) {
-        const uint64_t begin = unit * u->layers_per_unit, flats = smaller(depth, count - unit),
-                       width = width_of(b, unit),
+        const uint64_t begin = unit * u->layers_per_unit, width = width_of(b, unit),
                        weights = standing - dtp_bound_between(b, f->stays, begin, b->layers) + f->between +
-                                 units(b, f->weights, unit, unit + 1) + units(b, f->weights, unit - 1, unit + flats);
+                                 units(b, f->weights, unit, unit + 1) + units(b, f->weights, unit - 1, unit + depth);
         dtp_bound_keep(b, weights + (depth > 1 ? 0 : width * f->uploaded) + dtp_bound_saved(b, begin) +
                               dtp_bound_tokens(b, a->layer_input));
-        if (depth > 1) /* they stand while it works */
-            dtp_bound_keep(b, weights + dtp_bound_saved(b, begin + width - 1) + dtp_bound_forward(b));
+        const uint64_t gone = depth > 1 ? 0 : units(b, f->weights, unit - 1, unit); /* else they stand while it works */
+        dtp_bound_keep(b, weights - gone + dtp_bound_saved(b, begin + width - 1) + dtp_bound_forward(b));
     }
     if (f->ends) /* the head is copied out of its flat buffer, that of the last unit still there */
         dtp_bound_keep(b, standing + 2 * f->head - f->between + copy + dtp_bound_saved(b, b->layers) +

@@ -48,9 +48,9 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     const bool behind = plan->deepspeed.pipeline || plan->deepspeed.bf16_optimizer, /* gradients are reduced */
         autocast = dtp_plan_autocast(plan);
     struct replicated r = {.counted = runtime->counts_elements && !behind,
+                           .shard = g * b->partition,
                            .made = dtp_plan_sums_gradients(plan) ? b->bytes.params : g,
                            .largest = larger(larger(t->largest, t->embedding), t->position),
-                           .shard = g * b->partition,
                            .workspace = runtime->passing_workspace ? dtp_plan_cublas_workspace(&b->cluster->gpu) : 0};
     r.beside = runtime->adds_before_shards && dtp_plan_shards_grads(plan) && t->ranks > 1 ? r.shard : 0;
     if (autocast) {
@@ -80,7 +80,7 @@ static struct replicated replicated_of(const struct dtp_bound *b)
 static void block(struct dtp_bound *b, const struct replicated *r, uint64_t below, uint64_t done)
 {
     bool again = r->kept_casts < b->layers && below % larger(b->activations.checkpoint_every, 1) == 0; /* replayed */
-    const uint64_t casts = below + 1 == b->layers && r->kept_casts ? r->kept + (again ? r->casts : 0) : r->casts;
+    const uint64_t casts = r->kept_casts ? r->kept / b->layers * (below + 1) + (again ? r->casts : 0) : r->casts;
     const uint64_t bytes = gradients(b, r, done, true) + dtp_bound_saved(b, below) + casts + r->waiting + r->buckets +
                            dtp_bound_block(b, r->element_bytes, r->last_bytes);
     (below >= b->layers / 2 ? dtp_bound_keep : dtp_bound_keep_late)(b, bytes);
@@ -102,7 +102,7 @@ static void made(struct dtp_bound *b, const struct replicated *r, struct dtp_red
     if (plan->offload != DTP_OFFLOAD_NVME)
         slices = smaller(slices, r->largest);
     uint64_t standing = r->buckets + (shards ? r->carried + (on_host ? 0 : r->shard) + g * w->whole
-                                             : gradients(b, r, w->done + w->next, true));
+                                             : gradients(b, r, smaller(w->done + w->next, b->trained->total), true));
     if (closes)
         dtp_bound_keep(b, standing + b->bytes.reduce * w->filled + (on_host && g < 4 ? 4 * slices : 0) + bytes +
                               (bytes ? r->waiting : 0));
@@ -161,6 +161,11 @@ void dtp_bound_replicated(struct dtp_bound *b)
         dtp_bound_keep_late(b, gradients(b, &r, without - t->position, true) + r.waiting + r.buckets +
                                    b->bytes.grads * t->position + stream);
     block(b, &r, b->layers - 1, t->head);
+    if (plan->comm_hook) { /* a bucket of blocks is full when so many have gone */
+        const uint64_t cap = plan->ddp_bucket_bytes / b->bytes.grads, ends = t->total - b->layers * t->layer,
+                       gone = smaller(b->layers - 1, (cap - smaller(cap, ends)) / t->layer);
+        b->block_bytes = 0, block(b, &r, b->layers - 1 - gone, t->head + gone * t->layer);
+    }
     block(b, &r, 0, t->head + (b->layers - 1) * t->layer);
     if (r.counted)
         fill_buckets(b, &r);

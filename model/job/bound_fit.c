@@ -12,8 +12,6 @@ struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transforme
     if (dtp_plan_layers(plan)
             ->chains_norms) /* it takes whole kept tensors for both norms' copies and for what is replayed */
         return (struct dtp_bound_off){0.40, 0.60, 0.05};
-    if (dtp_plan_fetches_modules(plan))
-        return (struct dtp_bound_off){0.45, 0.80, 0};
     if (dtp_plan_shards_params(plan) && !dtp_transformer_is_uniform(transformer) && !plan->runtime->arena)
         return (struct dtp_bound_off){0.25, 1.05, 0};
     if (dtp_plan_shards_params(plan) && !plan->runtime->arena)

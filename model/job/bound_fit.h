@@ -12,10 +12,9 @@
 #include "bounds/bounds.h"
 #include "closed/memory.h"
 
-/* Of the program's peak, how far a bound of such a plan may lie off. What ZeRO-3 fetches ahead ends where only a walk
- * knows. Of tensor and pipeline parallelism the bound is that of a rank's slice with what the other ranks add, against
- * the same of a program; a loss over DTensors and slices narrower than a head are not in it. test_bounds fails beyond
- * these. */
+/* Of the program's peak, how far a bound of such a plan may lie off. Of tensor and pipeline parallelism the bound is
+ * that of a rank's slice with what the other ranks add, against the same of a program; a loss over DTensors and slices
+ * narrower than a head are not in it. test_bounds fails beyond these. */
 struct dtp_bound_off {
     double below, above;
     double surely; /* how much more than DTP_BOUND_LEAST_ABOVE what surely stands may lie above it */

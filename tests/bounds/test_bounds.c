@@ -30,9 +30,9 @@
 #define CLOSE_PERCENT 95
 #define MOST_ABOVE 0.20
 
-#define MOST_OUTSIDE_PERCENT 3     /* of plans of one runtime that are further off: ZeRO-3's */
-#define MOST_OUTSIDE_PER_MILLE 3   /* of all */
-#define MOST_OUTSIDE_OF_ADAPTERS 2 /* percent of plans with adapters */
+/* Plans that may be further off among those of one test: of seeds 1 to 40, 126,000 plans, none is; of 41 to 80 one in
+ * 8,000, no two of them in one test. */
+#define MOST_OUTSIDE 1
 
 struct tally {
     int plans, close, outside;
@@ -130,10 +130,10 @@ static void check_tally(const char *name, const struct tally *tally)
         100 * tally->surely);
 }
 
-static void assert_shares(const struct tally *tally, double close_percent, double outside_percent)
+static void assert_shares(const struct tally *tally, double close_percent)
 {
     assert_true(draws_reach(tally->close, tally->plans, close_percent));
-    assert_true(draws_reach(tally->plans - tally->outside, tally->plans, 100 - outside_percent));
+    assert_true(tally->outside <= MOST_OUTSIDE);
 }
 
 static void test_random_plans(void **state)
@@ -154,7 +154,7 @@ static void test_random_plans(void **state)
         check_tally(dtp_runtimes[i]->name, &tally[i]);
         all.close += tally[i].close, all.outside += tally[i].outside;
     }
-    assert_shares(&all, CLOSE_PERCENT, MOST_OUTSIDE_PER_MILLE / 10.0);
+    assert_shares(&all, CLOSE_PERCENT);
 }
 
 /* Layers with experts beside layers without. */
@@ -170,7 +170,7 @@ static void test_mixed_plans(void **state)
             check_job(&job, &tally);
     }
     check_tally("mixed", &tally);
-    assert_shares(&tally, CLOSE_PERCENT - 3, 2); /* models are small: what a bucket meets weighs */
+    assert_shares(&tally, CLOSE_PERCENT - 3); /* models are small: what a bucket meets weighs */
 }
 
 /* Megatron's, with a module that predicts a token further ahead; of those in 8 bits some keep layers in bf16. */
@@ -197,6 +197,7 @@ static void test_ahead(void **state)
             check_job(&job, &tally);
     }
     check_tally("ahead", &tally);
+    assert_shares(&tally, CLOSE_PERCENT);
 }
 
 /* Plans of each runtime but PyTorch's, which chance draws seldom. */
@@ -216,11 +217,10 @@ static void test_other_runtimes(void **state)
         if (!tally.plans)
             continue;
         check_tally(dtp_runtimes[i]->name, &tally);
-        assert_shares(&tally, CLOSE_PERCENT - 5, MOST_OUTSIDE_PERCENT);
+        assert_shares(&tally, CLOSE_PERCENT - 5);
     }
 }
 
-/* Of 18,000 plans of forty seeds -10 to +20 %, 9 outside: under ZeRO-3, and under FSDP. */
 static void test_adapters(void **state)
 {
     (void)state;
@@ -233,7 +233,7 @@ static void test_adapters(void **state)
             check_job(&job, &tally);
     }
     check_tally("adapters", &tally);
-    assert_shares(&tally, CLOSE_PERCENT - 5, MOST_OUTSIDE_OF_ADAPTERS);
+    assert_shares(&tally, CLOSE_PERCENT - 5);
     tally = (struct tally){.surely = -1};
     while (tally.plans < DRAWN_JOBS) {
         struct random_job job;
@@ -243,7 +243,7 @@ static void test_adapters(void **state)
             check_job(&job, &tally);
     }
     check_tally("peft", &tally);
-    assert_shares(&tally, CLOSE_PERCENT - 2, MOST_OUTSIDE_OF_ADAPTERS);
+    assert_shares(&tally, CLOSE_PERCENT - 2);
 }
 
 /* Experts that are called one after the other, with adapters of their own: of each as many as a token has experts. */
@@ -258,7 +258,7 @@ static void test_called_adapters(void **state)
             check_job(&job, &tally);
     }
     check_tally("called", &tally);
-    assert_shares(&tally, CLOSE_PERCENT - 15, MOST_OUTSIDE_OF_ADAPTERS); /* models are small: buckets and casts weigh */
+    assert_shares(&tally, CLOSE_PERCENT - 15); /* models are small: buckets and casts weigh */
 }
 
 /* The same under our executor. */
@@ -273,7 +273,7 @@ static void test_executor_adapters(void **state)
         assert_true(check_job(&job, &tally));
     }
     check_tally("adapters of dtplan", &tally);
-    assert_shares(&tally, CLOSE_PERCENT - 8, 1); /* the first block keeps less */
+    assert_shares(&tally, CLOSE_PERCENT - 8); /* the first block keeps less */
 }
 
 /* Experts under our executor, of whatever rows a rank has room for, and latent attention with them or without: of
@@ -293,7 +293,7 @@ static void test_executor_experts(void **state)
             assert_true(check_job(&job, &tally));
         }
         check_tally(latent ? "latents of dtplan" : "experts of dtplan", &tally);
-        assert_shares(&tally, CLOSE_PERCENT, 0.7); /* one of 150 */
+        assert_shares(&tally, CLOSE_PERCENT);
     }
 }
 
