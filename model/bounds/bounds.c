@@ -26,24 +26,23 @@ static uint64_t hooked(const struct dtp_bound *b, uint64_t cublas)
     return b->bytes.grads * (b->units->total + dtp_bound_factors(b)) + DTP_POWERSGD_STREAMS * cublas;
 }
 
-/* cuBLAS' workspaces of two threads, of one where autograd's comes and goes; what a hook keeps; RoPE's fp32 tables; the
- * micro-step's 64-bit tokens; fp8 casts of weights. */
+/* cuBLAS' workspaces of two threads, or one; what a hook keeps; RoPE's fp32 tables; 64-bit tokens; casts to fp8. */
 static uint64_t workspaces(const struct dtp_bound *b)
 {
+    const struct dtp_transformer *t = b->transformer;
     const uint64_t cublas = dtp_plan_cublas_workspace(&b->cluster->gpu), turned = b->plan->sequence / b->plan->cp,
-                   tables = b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * turned : 0;
+                   tables = t->position == DTP_POSITION_ROPE ? 4 * t->head_dim * turned : 0;
     uint64_t casts = 0, threads = b->plan->runtime->passing_workspace ? 1 : 2;
     if (dtp_plan_keeps_fp8(b->plan) && !b->plan->runtime->arena) { /* whose casts of weights go with their matmuls */
         const uint64_t *of = b->layer_narrow, two = 2 * b->units->layers_per_unit;
         uint64_t narrow = dtp_plan_shards_params(b->plan) && b->units->count
                               ? smaller(two, b->layers) * b->units->layer_narrow
                               : dtp_bound_layers(b, b->layers, of, of) - dtp_bound_wide(b, b->layers, of);
-        narrow += 2 * b->transformer->ahead_layers * b->transformer->hidden * b->transformer->hidden;
-        narrow += dtp_plan_narrows_head(b->plan) ? b->transformer->hidden * b->transformer->vocab : 0;
+        narrow += t->hidden * (2 * t->ahead_layers * t->hidden + (dtp_plan_narrows_head(b->plan) ? t->vocab : 0));
         casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, narrow);
     }
-    uint64_t logits = b->plan->hold_logits ? 4 * b->transformer->vocab * b->tokens : 0; /* of the step before */
-    uint64_t experts = b->transformer->experts ? dtp_plan_expert_workspaces(b->plan, &b->cluster->gpu) : 0;
+    uint64_t logits = b->plan->hold_logits ? 4 * t->vocab * b->tokens : 0; /* of the step before */
+    uint64_t experts = t->experts ? dtp_plan_expert_workspaces(b->plan, &b->cluster->gpu) : 0;
     return hooked(b, cublas) + threads * cublas + experts + tables + 8 * b->tokens + casts + logits;
 }
 
