@@ -490,7 +490,7 @@ static void write_kernels(struct writer *w)
     bool flash = flag(w, "flash_attention", run->flash_attention, !framework->unfused_unless_asked);
     bool compiled = flag(w, "compile", run->compile, false);
     set_switch(w, "compile", compiled);
-    if (compiled && framework->eager_loss)
+    if (compiled && framework->eager_loss && !strstr(run->notes, "loss compiled"))
         set_switch(w, "compile_loss", false);
     if (framework->keeps_root && is_fsdp(w))
         set_switch(w, "keep_root", true);

@@ -184,12 +184,15 @@ static void draw_megatron_experts(struct dtp_scenario *s)
         set(s, "checkpointing", ONE_OF("none", "full", "selective-attention"));
     if (random_below(8) == 0 && pp[0] == '1')
         set(s, "expert_layer_step", "2");
-    set(s, "precision",
-        ONE_OF("bf16-mixed", "bf16-mixed", "fp8-delayed", "fp8-current", "fp8-blockwise", "mxfp8", "nvfp4"));
+    const char *precision =
+        ONE_OF("bf16-mixed", "bf16-mixed", "fp8-delayed", "fp8-current", "fp8-blockwise", "mxfp8", "nvfp4");
+    set(s, "precision", precision);
+    if (strcmp(precision, "mxfp8") == 0)
+        set(s, "fp8_head", ONE_OF("true", "false"));
     set(s, "reduce_dtype", ONE_OF("", "", "fp32"));
 }
 
-/* Beside it gpt-oss, whose windows, sinks and clamped gates its files say, and CUDA graphs. */
+/* Beside it gpt-oss, whose windows, sinks and clamped gates its files say, CUDA graphs, attention in 8 bits. */
 static void draw_bridge_experts(struct dtp_scenario *s)
 {
     draw_megatron_experts(s);
@@ -200,6 +203,12 @@ static void draw_bridge_experts(struct dtp_scenario *s)
     }
     if (random_below(4) == 0)
         set(s, "cuda_graph_modules", ONE_OF("attn", "attn+moe_router", "moe_router"));
+    if (random_below(4) == 0) {
+        set(s, "gpu", "b200-sxm");
+        set(s, "cp", "1");
+        set(s, "precision", "mxfp8");
+        set(s, "fp8_attention", "true");
+    }
 }
 
 /* fp8 by the scales of earlier steps alone, and experts that a softmax chooses. */

@@ -6,6 +6,7 @@
 #include "lower/lower.h"
 #include "net/layer_kind.h"
 #include "plan/fp8_casts.h"
+#include "plan/graph_modules.h"
 #include "plan/layer_tensors.h"
 #include "plan/slice.h"
 #include "program/verify.h"
@@ -80,7 +81,7 @@ static void test_random_plans(void **state)
 {
     (void)state;
     random_seed();
-    int narrow = 0, latent = 0, mixed = 0, divided = 0, parts = 0;
+    int narrow = 0, latent = 0, mixed = 0, divided = 0, parts = 0, fused = 0;
     for (int checked = 0; checked < 200;) {
         struct random_job job = {.cluster = random_cluster(), .transformer = random_mixed_model(1 + random_below(8))};
         job.transformer.expert_layer_step = 0;
@@ -108,6 +109,12 @@ static void test_random_plans(void **state)
         if (random_bool()) {
             assert_true(dtp_precision_recipe("fp8-current", &job.asked.precision));
             job.asked.precision.fp8_recipe = recipes[random_below(2)];
+        } else if (random_bool()) {
+            assert_true(dtp_precision_recipe("mxfp8", &job.asked.precision));
+            job.cluster.gpu.architecture = DTP_GPU_BLACKWELL;
+            job.asked.megatron.graphs = random_bool() ? 1u << DTP_GRAPH_FULL_ITERATION : 0;
+            job.asked.megatron.fp8_attention = random_bool();
+            job.asked.megatron.fp8_head = !job.transformer.tied_head && random_bool();
         }
         job.plan = job.asked;
         if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) != DTP_OK)
@@ -115,10 +122,10 @@ static void test_random_plans(void **state)
         check(&job);
         checked++;
         narrow += job.plan.precision.compute == DTP_FP8, latent += job.transformer.kv_latent > 0;
-        parts += job.plan.megatron.recompute != 0;
+        parts += job.plan.megatron.recompute != 0, fused += dtp_plan_fuses_experts(&job.plan, &job.cluster);
         mixed += !dtp_transformer_is_uniform(&job.transformer), divided += job.plan.ep > 1;
     }
-    assert_true(narrow > 15 && latent > 15 && mixed > 15 && divided > 15 && parts > 10);
+    assert_true(narrow > 15 && latent > 15 && mixed > 15 && divided > 15 && parts > 10 && fused > 5);
 }
 
 /* What a token keeps in a layer with experts, bf16: block input 512, its scale 4, norm 1 512; latents 128 and 96 + 16

@@ -69,6 +69,21 @@ static void test_experts(void **state)
     assert_true(job.plan.expert_imbalance == 1);
 }
 
+/* torchtitan left the loss alone through 2024; a row that says otherwise has it compiled. */
+static void test_compiled_loss(void **state)
+{
+    (void)state;
+    struct dtp_run run = olmoe();
+    struct dtp_faults faults = {0};
+    struct dtp_job job;
+    run.framework = "torchtitan", run.compile = "1", run.notes = "AC none";
+    assert_int_equal(dtp_run_job(&run, &catalog, &job, &faults), DTP_OK);
+    assert_false(job.plan.compile_loss);
+    run.notes = "AC none; loss compiled (--compile.enable)";
+    assert_int_equal(dtp_run_job(&run, &catalog, &job, &faults), DTP_OK);
+    assert_true(job.plan.compile && job.plan.compile_loss);
+}
+
 static void assert_refused(struct dtp_run run, const char *reason)
 {
     struct dtp_faults faults = {0};
@@ -217,7 +232,8 @@ static void test_limited_power(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_limited_power), cmocka_unit_test(test_experts),
-                                       cmocka_unit_test(test_latent_preset), cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_notes),         cmocka_unit_test(test_packed)};
+                                       cmocka_unit_test(test_compiled_loss), cmocka_unit_test(test_latent_preset),
+                                       cmocka_unit_test(test_refused),       cmocka_unit_test(test_notes),
+                                       cmocka_unit_test(test_packed)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
