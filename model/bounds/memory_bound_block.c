@@ -212,7 +212,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     const struct dtp_bound_stage stages[DTP_BOUND_STAGES] = {
         {a->layer_all + inner, 0, matrix, larger(dtp_bound_tokens(b, scratch * f), cast * matrix)},
         {a->layer_all - a->layer_mlp - adapters->low[0] + c * gated * f + joined * (gated * f + c * h), mlp - up, up,
-         larger(dtp_bound_tokens(b, cast * gated * f), (cast + joined) * up)},
+         larger(dtp_bound_tokens(b, cast * (up / matrix) * f), (cast + joined) * up)},
         {first + a->layer_attention + low + c * q + made + core + waits, mlp, u->output},
         {first + made + chain + waits + low, mlp, u->output},
         {first + c * h + made + low, u->layer - u->output, larger(u->output, kv * h)}};

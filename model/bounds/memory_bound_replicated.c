@@ -162,8 +162,8 @@ void dtp_bound_replicated(struct dtp_bound *b)
                                    b->bytes.grads * t->position + stream);
     block(b, &r, b->layers - 1, t->head);
     if (plan->comm_hook) { /* a bucket of blocks is full when so many have gone */
-        const uint64_t cap = plan->ddp_bucket_bytes / b->bytes.grads, ends = t->total - b->layers * t->layer,
-                       gone = smaller(b->layers - 1, (cap - smaller(cap, ends)) / t->layer);
+        const uint64_t cap = plan->ddp_bucket_bytes / b->bytes.grads,
+                       gone = smaller(b->layers - 1, (cap - smaller(cap, t->head)) / t->layer);
         b->block_bytes = 0, block(b, &r, b->layers - 1 - gone, t->head + gone * t->layer);
     }
     block(b, &r, 0, t->head + (b->layers - 1) * t->layer);
