@@ -492,7 +492,7 @@ template <typename T> struct chooses_back {
         });                                                                                                            \
     } while (0)
 
-/* Where a row's vectors leave half of a block's threads without work for a part of their turns, a warp a row. */
+/* A warp a row where a block would have fewer than two turns of it, and where rows are no whole vectors. */
 #define LAUNCH_SHORT_ROWS(kernel, a, rows, stream)                                                                     \
     do {                                                                                                               \
         if ((rows) == 0 || (a)->width == 0)                                                                            \

@@ -190,8 +190,7 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     const bool once = alone && !x.several,
                wide = plan->executor.reduce_engine == DTP_ENGINE_COPY && x.shards && b->bytes.master && !on_host;
     uint64_t block[DTP_LAYER_MLPS], own[DTP_LAYER_MLPS], of_blocks = once ? c : r;
-    for (int i = 0; i < (b->uniform ? 1 : DTP_LAYER_MLPS);
-         i++) { /* experts that u->ranks divide are a module of their own */
+    for (int i = 0; i < (b->uniform ? 1 : DTP_LAYER_MLPS); i++) { /* experts that ranks divide are their own module */
         const bool divided = (b->uniform || i == DTP_LAYER_EXPERTS) && !dtp_plan_adapts(plan);
         const uint64_t experts = divided ? dtp_round_up(u->expert_elements, even * u->expert_ranks) : 0,
                        rest = dtp_round_up(b->layer_trained[i] - (experts ? u->expert_elements : 0), all);

@@ -84,6 +84,15 @@ static bool same_words(const struct known *known, const struct dtp_lower_part *p
     return true;
 }
 
+/* The first slot that has the buffer of this one. */
+static uint32_t first_alike(const dtp_buffer_id *found, uint32_t at)
+{
+    uint32_t first = 0;
+    while (found[first].index != found[at].index)
+        first++;
+    return first;
+}
+
 static bool begins_alike(const struct dtp_lowering *l, const struct known *known, const struct dtp_lower_part *part,
                          const dtp_buffer_id *found, uint32_t count)
 {
@@ -96,7 +105,7 @@ static bool begins_alike(const struct dtp_lowering *l, const struct known *known
         for (at = part->set[i].read ? at : end; at < end; at++) {
             struct class class = class_of(buffers, found[at]);
             if (class.what != known->found[at].what || class.bytes != known->found[at].bytes ||
-                found[at].index != found[known->same_as[at]].index)
+                first_alike(found, at) != known->same_as[at])
                 return false;
         }
     }
@@ -113,9 +122,7 @@ static void list_found(const struct dtp_lowering *l, const struct dtp_lower_part
     for (uint32_t i = 0; i < part->set_count; i++)
         for (const uint32_t end = at + part->set[i].count; at < end; at++) {
             out->found[at] = part->set[i].read ? class_of(buffers, found[at]) : (struct class){0, NO_CLASS};
-            out->same_as[at] = 0;
-            while (found[out->same_as[at]].index != found[at].index)
-                out->same_as[at]++;
+            out->same_as[at] = first_alike(found, at);
         }
 }
 

@@ -113,6 +113,7 @@ void dtp_lower_fp8_core(struct dtp_lowering *l, bool backward)
     if (!dtp_plan_attends_narrowly(l->plan))
         return;
     dtp_draft_begin(l, &draft, DTP_OP_QUANTIZE, backward ? "attention's gradient" : "attention's inputs");
+    dtp_draft_loop(&draft, backward ? 1 : 3, CORE_CAST_KERNELS); /* the library launches all of a tensor in a call */
     draft_cast(l, &draft, (double)l->tokens * (backward ? core.backward : core.forward),
                (backward ? 1 : 3) * CORE_CAST_KERNELS,
                backward ? both_ways(l, dtp_bytes_product(l->tokens, l->tensors.kind.d_core)) : 0);

@@ -111,6 +111,25 @@ static void test_stash(void **state)
     dtp_program_destroy(program);
 }
 
+/* Every second layer has experts, the last one or the last but one: of two such layers the first is copied and put
+ * back. */
+static void test_stash_between_dense_layers(void **state)
+{
+    (void)state;
+    for (uint32_t layers = 4; layers <= 5; layers++) {
+        struct dtp_transformer t = model();
+        int there, back;
+        t.layers = layers, t.expert_layer_step = 2;
+        struct dtp_program *program = lowered(asked(), &t);
+        for (uint16_t step = 0; step < 2; step++) {
+            bytes_of(program, DTP_OP_COPY_OUT, "experts' tensors", step, &there);
+            bytes_of(program, DTP_OP_COPY_OUT, "experts' tensors back", step, &back);
+            assert_true(there == 1 && back == 1);
+        }
+        dtp_program_destroy(program);
+    }
+}
+
 /* Queries of 4 heads, keys and values of 2, are cast in each of 3 layers, and the gradient of the result of 4. */
 static void test_attention_casts(void **state)
 {
@@ -219,8 +238,11 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_stash), cmocka_unit_test(test_attention_casts),
-                                       cmocka_unit_test(test_attention_time), cmocka_unit_test(test_head),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_stash),
+                                       cmocka_unit_test(test_stash_between_dense_layers),
+                                       cmocka_unit_test(test_attention_casts),
+                                       cmocka_unit_test(test_attention_time),
+                                       cmocka_unit_test(test_head),
                                        cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,8 +3,8 @@
  * (transformer/moe/paged_stash.py, moe_paged_stash). Both are kernels of a stream beside the computing one, which
  *
  *   forward    begins behind the layer's experts, and is through before the next layer's
- *   backward   begins behind the experts of the layer after it, of the last layer at its own, and is through before
- *              the layer's own
+ *   backward   begins behind the experts of the next layer that has some, of the last such layer at its own, and is
+ *              through before the layer's own
  *
  * and moves each byte twice. The last layer's is left where it is when its backward is what comes next. That buffers
  * and pages are larger than the rows, by factors that a recipe chooses, is not counted. */
@@ -36,10 +36,18 @@ static uint64_t stashed_bytes(const struct dtp_lowering *l)
     return bytes;
 }
 
-/* Whether no layer with experts comes behind this one in the pass. */
+/* Whether one of the chunk's layers from `first` to before `end` has experts. */
+static bool has_experts(const struct dtp_lowering *l, uint64_t first, uint64_t end)
+{
+    while (first < end && dtp_lower_mlp(l, first) != DTP_LAYER_EXPERTS)
+        first++;
+    return first < end;
+}
+
+/* Whether no layer with experts comes behind this one in forward. */
 static bool is_last(const struct dtp_lowering *l)
 {
-    return l->layer + 1u == l->chunk->first + l->chunk->layers;
+    return !has_experts(l, l->layer + 1u, l->chunk->first + l->chunk->layers);
 }
 
 /* Whether the micro-batch's backward through the chunk follows its forward at once. */
@@ -79,8 +87,7 @@ void dtp_megatron_after_experts(struct dtp_lowering *l, bool backward)
 {
     if (!stashes(l))
         return;
-    bool next = l->layer > l->chunk->first && dtp_lower_mlp(l, l->layer - 1u) == DTP_LAYER_EXPERTS;
-    if (backward && next)
+    if (backward && has_experts(l, l->chunk->first, l->layer))
         copy(l, "experts' tensors back", RELOADING_KERNELS);
     else if (!backward && !(is_last(l) && turns(l)))
         copy(l, "experts' tensors", STASHING_KERNELS);

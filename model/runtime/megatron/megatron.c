@@ -150,15 +150,15 @@ static void check_wide_layers(struct dtp_resolver *r)
 static void check_narrow(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    const char *key = p->megatron.fp8_attention ? "fp8_attention" : "fp8_head";
-    if (!p->megatron.fp8_attention && !p->megatron.fp8_head)
-        return;
-    if (p->precision.compute != DTP_FP8 || p->precision.fp8_recipe != DTP_FP8_MXFP8)
-        dtp_plan_refuse(r, key, "is modelled with precision mxfp8 alone; leave it out");
+    const bool other = p->precision.compute != DTP_FP8 || p->precision.fp8_recipe != DTP_FP8_MXFP8;
+    if (p->megatron.fp8_attention && other)
+        dtp_plan_refuse(r, "fp8_attention", "is modelled with precision mxfp8 alone; leave it out");
+    if (p->megatron.fp8_head && other)
+        dtp_plan_refuse(r, "fp8_head", "is modelled with precision mxfp8 alone; leave it out");
     if (p->megatron.fp8_attention && p->attention != DTP_ATTENTION_FLASH)
-        dtp_plan_refuse(r, key, "takes a fused kernel; use attention flash");
+        dtp_plan_refuse(r, "fp8_attention", "takes a fused kernel; use attention flash");
     if (p->megatron.fp8_attention && p->cp > 1)
-        dtp_plan_refuse(r, key, "is not modelled with cp; leave it out");
+        dtp_plan_refuse(r, "fp8_attention", "is not modelled with cp; leave it out");
     if (p->megatron.fp8_head && r->transformer->tied_head)
         dtp_plan_refuse(r, "fp8_head", "is not with a head tied to the embedding in Megatron-Core; leave it out");
 }
