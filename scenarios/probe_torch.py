@@ -68,7 +68,7 @@ def choices_of(sequence, micro_batch, precision, packed, attention):
         compile=False, compile_loss=False, shard_group=1, micro_batch=micro_batch, accumulate=1, accumulate_sync=False,
         reshard_after_forward=False, keep_root=False, ddp_bucket_mib=25, ddp_bucket_view=False,
         process_group=False, wrap_layers=1, fused_qkv=packed, fused_gate_up=packed, rope_fp32=False,
-        norm_chain=False, expandable_segments=False, prefetch_depth=1, sequence=sequence,
+        norm_chain=False, expandable_segments=False, launch_blocking=False, prefetch_depth=1, sequence=sequence,
         strategy="ddp", params=params, compute="bf16", reduce=params, checkpointing="none",
         attention=attention, loss="eager", optimizer="adamw", comm_hook="none", sharded=False, mixed=params == "fp32")
 

@@ -149,7 +149,7 @@ class Choices:
     def __init__(self, p):
         for key in "compile compile_loss shard_group micro_batch accumulate accumulate_sync reshard_after_forward " \
                    "keep_root ddp_bucket_mib ddp_bucket_view process_group wrap_layers fused_qkv fused_gate_up rope_fp32 " \
-                   "norm_chain expandable_segments prefetch_depth".split():
+                   "norm_chain expandable_segments launch_blocking prefetch_depth".split():
             setattr(self, key, p.take(key))
         self.sequence = p.take("seq")
         self.strategy = p.take("strategy", "ddp", "zero1", "full_shard", "shard_grad_op", "hybrid_shard", "zero3")
@@ -735,6 +735,8 @@ def train(run, events, stopped):
 def choose_device(arguments, choices, rank_here):
     if arguments.device == "host":
         return torch.device("cpu")
+    if choices.launch_blocking:
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when CUDA starts
     if not torch.cuda.is_available():
         raise Lacking("PyTorch sees no GPU here; --device host runs the mechanics on cores, whose times say nothing")
     if rank_here >= torch.cuda.device_count():

@@ -42,22 +42,19 @@ struct dtp_engine_op {
     uint8_t calls : 2; /* the host's own work, which launches nothing: 1 + enum dtp_host_call; or 0 */
 };
 
-/* Host seconds of each of its kernels; of those of a loop on average, of which all but the first are plain launches. */
+/* Host seconds of each of its kernels. */
 static inline double dtp_engine_launch_s(const struct dtp_op_rates *rates, const struct dtp_engine_op *op)
 {
     double one_s = op->calls        ? rates->call_s[op->calls - 1]
                    : op->collective ? rates->collective_launch_s
                    : op->plain      ? rates->plain_launch_s
                                     : rates->launch_s;
-    switch (op->issue) {
-    case DTP_ISSUE_LOOPED: return op->kernels ? (one_s + (op->kernels - 1) * rates->loop_launch_s) / op->kernels : 0;
-    case DTP_ISSUE_REPLAYED: return 0;
-    default: return one_s;
-    }
+    return dtp_op_issued_s(rates, op->issue, op->kernels, one_s);
 }
 
 /* What does not change between passes over the same program: who waits for whom. Lies in `arena`. `one_by_one`: every
- * operation also waits for the one before it in the list, whatever streams they are on; so cores of a host do. */
+ * operation also waits for the one before it in the list, whatever streams they are on; so cores of a host do, and a
+ * host that waits for every kernel (launch_blocking). */
 struct dtp_engine_graph {
     struct dtp_engine_op *ops; /* per operation */
     uint32_t *predecessors;    /* per operation: how many must be done */

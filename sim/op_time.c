@@ -210,7 +210,11 @@ static double attention_seconds(const struct dtp_op_rates *rates, const struct d
 
 static double gaps_of(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
-    return dtp_op_gaps(op->kind == DTP_OP_GROUPED_MATMUL, op->demand->kernels) * rates->gap_s;
+    const uint32_t kernels = op->demand->kernels;
+    double one_s = dtp_op_is_plain(op) ? rates->plain_launch_s : rates->launch_s;
+    return dtp_op_is_kernel(op) ? dtp_op_idle_s(rates, op->kind == DTP_OP_GROUPED_MATMUL, kernels,
+                                                dtp_op_issued_s(rates, op->demand->issue, kernels, one_s))
+                                : 0;
 }
 
 static double ratio(double amount, double rate)

@@ -68,6 +68,23 @@ static inline double dtp_op_gaps(bool grouped, uint32_t kernels)
 {
     return grouped && kernels ? 1 : kernels;
 }
+/* Host seconds of each kernel of what is issued so, whose first takes one_s; of those of a loop on average, of which
+ * all but the first are plain launches. */
+static inline double dtp_op_issued_s(const struct dtp_op_rates *rates, uint8_t issue, uint32_t kernels, double one_s)
+{
+    switch (issue) {
+    case DTP_ISSUE_LOOPED: return kernels ? (one_s + (kernels - 1) * rates->loop_launch_s) / kernels : 0;
+    case DTP_ISSUE_REPLAYED: return 0;
+    default: return one_s;
+    }
+}
+/* What the device idles in before kernels that compute: gaps, of which launch_s each is the host's where that waits for
+ * one before it launches the next (launch_blocking), and none begins in another's tail then. */
+static inline double dtp_op_idle_s(const struct dtp_op_rates *rates, bool grouped, uint32_t kernels, double launch_s)
+{
+    return rates->execution->launch_blocking ? kernels * (rates->gap_s + launch_s)
+                                             : dtp_op_gaps(grouped, kernels) * rates->gap_s;
+}
 /* The same in a step, of what takes `alone_s` at the sustained rate: kernels are those of the slowest rank, `factor`
  * times as long, and tensor cores run `speedup` times as fast by what power allows. */
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,

@@ -49,7 +49,8 @@ static bool take_arrays(struct simulation *s, struct dtp_timeline *out)
     s->seconds = dtp_host_arena_take(&s->scratch, s->count, sizeof *s->seconds);
     s->starved_s = dtp_host_arena_take_zeroed(&s->scratch, s->count, sizeof *s->starved_s);
     return out->span && out->cause && out->issue_s && s->pending && s->alone_s && s->seconds && s->starved_s &&
-           dtp_engine_link(s->program, dtp_cluster_is_host(s->rates.cluster), &s->scratch, &s->graph);
+           dtp_engine_link(s->program, dtp_cluster_is_host(s->rates.cluster) || s->rates.execution->launch_blocking,
+                           &s->scratch, &s->graph);
 }
 
 static bool moves_bytes(enum dtp_op_class class)
@@ -80,11 +81,11 @@ static void scale(struct simulation *s, double factor, double speedup)
 {
     const struct dtp_engine_op *ops = s->graph.ops;
     for (size_t i = 0; i < s->count; i++)
-        s->seconds[i] =
-            ops[i].computes
-                ? dtp_kernel_in_step_s(ops[i].tensor, dtp_op_gaps(ops[i].grouped, ops[i].kernels) * s->rates.gap_s,
-                                       s->alone_s[i], factor, speedup)
-                : s->alone_s[i];
+        s->seconds[i] = ops[i].computes ? dtp_kernel_in_step_s(ops[i].tensor,
+                                                               dtp_op_idle_s(&s->rates, ops[i].grouped, ops[i].kernels,
+                                                                             dtp_engine_launch_s(&s->rates, &ops[i])),
+                                                               s->alone_s[i], factor, speedup)
+                                        : s->alone_s[i];
 }
 
 /* Of roles that begin their steps apart: steps that are run, and by how much one may be longer for one than another. */

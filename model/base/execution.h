@@ -40,6 +40,7 @@ struct dtp_execution {
     bool graph;                     /* the step is launched as one captured graph */
     bool plain_host_adam;           /* AdamW on the host is PyTorch's, not a vectorised one */
     bool one_queue;                 /* kernels of all streams go to the device through one queue, in order */
+    bool launch_blocking;           /* the host waits for each kernel before it launches the next */
     bool windows;                   /* collectives find each other's buffers in symmetric windows */
     bool stochastic_rounding;       /* AdamW rounds 16-bit weights by chance */
     uint32_t shards;                /* ranks that share a copy of what is sharded; 0: one */

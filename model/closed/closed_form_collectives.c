@@ -154,7 +154,7 @@ static double exposed_replicated(const struct dtp_timing *c, const struct dtp_ti
 
 double dtp_timing_exposed_s(struct dtp_timing *c, const struct dtp_time *time, const struct dtp_windows *window)
 {
-    if (dtp_cluster_is_host(c->cluster)) /* one thing at a time */
+    if (dtp_cluster_is_host(c->cluster) || c->plan->launch_blocking) /* one thing at a time */
         return time->communication_s;
     const struct dtp_closed_form_hooks *hooks = c->plan->runtime->closed;
     double exposed_s = hooks->exposed_s                  ? hooks->exposed_s(c, time, window)

@@ -409,7 +409,11 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
     double n = plan->accumulate, reductions = dtp_plan_reductions(plan);
     struct micro_step m = micro_step(c);
     double matmul = m.matmul_forward_s + m.matmul_backward_s + m.head_s + m.recompute_matmul_s;
-    double gaps = m.kernels * dtp_cluster_kernel_gap_s(c->cluster, &c->execution);
+    double launch_s = dtp_cluster_kernel_launch_s(c->cluster, &c->execution), more_s = 0;
+    EACH_KIND(c, block) more_s += dtp_block_more_host_s(block, launch_s);
+    double host_s = m.kernels * launch_s + more_s; /* which the device idles in where the host waits for each kernel */
+    double gaps =
+        m.kernels * dtp_cluster_kernel_gap_s(c->cluster, &c->execution) + (c->execution.launch_blocking ? host_s : 0);
     double passes = m.memory_forward_s + m.memory_backward_s + m.loss_s + m.recompute_other_s + m.fp8_s + gaps;
     double quiet_s = n > reductions ? weight_traffic_s(c, false) : 0; /* of a micro-step that reduces nothing */
     double weights = (reductions * m.weights_s + (n - reductions) * quiet_s) / n;
@@ -422,9 +426,7 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
     time->loss_s = n * m.loss_s;
     time->recompute_s = n * (m.recompute_matmul_s / speedup + m.recompute_attention_s + m.recompute_other_s);
     time->compute_s = n * (matmul / speedup + other + weights);
-    double launch_s = dtp_cluster_kernel_launch_s(c->cluster, &c->execution), more_s = 0;
-    EACH_KIND(c, block) more_s += dtp_block_more_host_s(block, launch_s);
-    time->host_launch_s = n * (m.kernels * launch_s + more_s);
+    time->host_launch_s = n * host_s;
     window->head_s = m.head_s / speedup + m.loss_s;
     window->forward_s = m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s;
     window->backward_s = time->compute_s / n - window->forward_s - window->head_s;

@@ -125,7 +125,7 @@ static struct dtp_group tensor_group(const struct job *j)
  * are half of all. */
 static double exposed_share(const struct dtp_plan *plan)
 {
-    return plan->tp_overlap ? 1 / (2 * dtp_calibration.tp_overlap_pieces) : 1;
+    return plan->tp_overlap && !plan->launch_blocking ? 1 / (2 * dtp_calibration.tp_overlap_pieces) : 1;
 }
 
 /* Seconds that `count` collectives beside products of `window_s` in all spare a micro-step: what is hidden, less what

@@ -168,6 +168,7 @@ struct dtp_plan {
     bool prefetch;              /* gather the next unit during the current one's compute */
     bool avoid_record_streams;  /* TORCH_NCCL_AVOID_RECORD_STREAMS: what a collective reads is held until it is awaited,
                                    not until the allocator sees it done; of Megatron's sends and reductions in shards */
+    bool launch_blocking;       /* CUDA_LAUNCH_BLOCKING=1: the host waits for each kernel, collectives too */
     bool expandable_segments;   /* of PyTorch's caching allocator: a pool is one range that grows by pages */
     bool fused_qkv, fused_gate_up; /* one matmul (and one saved buffer) for q,k,v / gate,up */
     bool fused_qkv_rope; /* RoPE takes the qkv matmul's result and makes q, k and v of it, so that it need not stay */

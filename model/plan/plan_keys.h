@@ -61,6 +61,7 @@
     X(ULYSSES, p->runtime->overlap_comm && p->cp > 1, "context parallelism (cp above 1) under runtime deepspeed")      \
     X(ZERO3, dtp_plan_fetches_modules(p), "zero3 under runtime deepspeed")                                             \
     X(SEGMENTS, !p->runtime->arena, "PyTorch's allocator, which all runtimes but dtplan have")                         \
+    X(LAUNCHED, !p->runtime->executed, "runtimes whose kernels PyTorch launches, which all but dtplan are")            \
     X(CHAINS, dtp_plan_layers(p)->chains_norms, "runtime peft, or deepspeed with transformers_layers")                 \
     X(ADAPTERS, p->adapters.rank, "adapters (lora)")                                                                   \
     X(INT4, p->adapters.rank && p->adapters.base == DTP_BASE_INT4, "adapters (lora) on base int4")                     \

@@ -87,7 +87,8 @@ unsigned dtp_plan_score_bytes(const struct dtp_plan *plan)
 
 bool dtp_plan_scatters_sends(const struct dtp_plan *plan)
 {
-    return plan->megatron.scatter_gather && plan->tp > 1 && plan->pp > 1 && plan->sequence_shards <= 1;
+    bool scatters = plan->megatron.scatter_gather || plan->runtime->scatters_sends;
+    return scatters && plan->tp > 1 && plan->pp > 1 && plan->sequence_shards <= 1;
 }
 
 bool dtp_plan_is_fsdp(const struct dtp_plan *plan)
@@ -435,6 +436,7 @@ struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan)
         .graph = executor->cuda_graph,
         .plain_host_adam = runtime->plain_host_adam,
         .one_queue = runtime->one_queue,
+        .launch_blocking = plan->launch_blocking,
         .windows = executor->symmetric_windows,
         .stochastic_rounding = executor->stochastic_rounding,
         .clip_norm = executor->clip_norm,

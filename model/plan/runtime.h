@@ -46,19 +46,22 @@ struct dtp_runtime {
     bool overlap_grad_reduce;   /* Megatron-Core's does, with overlap_param_gather */
 
     /* ---- beyond data parallelism ---- */
-    uint32_t splits;    /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
-    uint32_t schedules; /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
-    bool clips;         /* no stage of a pipeline steps before the norm of all gradients is known */
-    bool validates;     /* or it steps, where post_validation asks for that, and finds out in the next step; where a
-                           schedule splits backward */
-    bool copies_passes; /* a stage receives into one buffer each way that stands for the whole run; of activations it
-                           keeps a copy until their gradient is sent and works on another, and holds what it makes
-                           until its backward is through (pipe_buffers of DeepSpeed's PipelineEngine) */
-    bool sends_beside;  /* no stage waits until what it sends is taken, whatever the schedule */
-    bool holds_passes;  /* a stage receives into memory that stands for the whole run, holds what it makes until its
-                           backward is through and the gradient of its input until the next step, and has its loss with
-                           its forward; autocast's casts live from the first pass to the last
-                           (torch.distributed.pipelining) */
+    uint32_t splits;     /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
+    uint32_t schedules;  /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
+    bool clips;          /* no stage of a pipeline steps before the norm of all gradients is known */
+    bool validates;      /* or it steps, where post_validation asks for that, and finds out in the next step; where a
+                            schedule splits backward */
+    bool copies_passes;  /* a stage receives into one buffer each way that stands for the whole run; of activations it
+                            keeps a copy until their gradient is sent and works on another, and holds what it makes
+                            until its backward is through (pipe_buffers of DeepSpeed's PipelineEngine) */
+    bool scatters_sends; /* of rows, and of their gradients, that tensor parallel ranks have alike each sends its part,
+                            which are gathered behind the receive (PartitionedTensor by pipe_partitioned and
+                            grad_partitioned of DeepSpeed's runtime/pipe/engine.py, both on by default) */
+    bool sends_beside;   /* no stage waits until what it sends is taken, whatever the schedule */
+    bool holds_passes;   /* a stage receives into memory that stands for the whole run, holds what it makes until its
+                            backward is through and the gradient of its input until the next step, and has its loss with
+                            its forward; autocast's casts live from the first pass to the last
+                            (torch.distributed.pipelining) */
 
     /* ---- adapters on frozen weights ---- */
     bool adapters;             /* knows them */

@@ -19,7 +19,8 @@
     X(keys, DTP_BUFFER_MAX_BYTES)
 
 /* Flags of struct dtp_execution, and its numbers. */
-#define DTP_EXECUTION_FLAGS(X) X(own_kernels) X(graph) X(plain_host_adam) X(one_queue) X(windows) X(stochastic_rounding)
+#define DTP_EXECUTION_FLAGS(X)                                                                                         \
+    X(own_kernels) X(graph) X(plain_host_adam) X(one_queue) X(launch_blocking) X(windows) X(stochastic_rounding)
 #define DTP_EXECUTION_NUMBERS(X)                                                                                       \
     X(matmul_sms)                                                                                                      \
     X(collective_ctas)                                                                                                 \

@@ -373,6 +373,8 @@ static void write_strategy(struct writer *w)
         set_switch(w, "fsdp1", true);
     if (w->framework->reference_script)
         set_switch(w, "process_group", true);
+    if (strstr(run->notes, "CUDA_LAUNCH_BLOCKING=1"))
+        set_switch(w, "launch_blocking", true);
     if (strstr(run->notes, "gradient_as_bucket_view"))
         set_switch(w, "ddp_bucket_view", true);
 }

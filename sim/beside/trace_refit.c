@@ -198,6 +198,8 @@ enum dtp_status dtp_trace_refit_make(const struct dtp_simulated *simulated, cons
                       .out = out};
     *out = (struct dtp_trace_refit){.rows = {.count = 0}};
     r.gap_s = dtp_cluster_kernel_gap_s(&simulated->job.cluster, r.execution);
+    if (r.execution->launch_blocking)
+        r.gap_s += dtp_cluster_kernel_launch_s(&simulated->job.cluster, r.execution);
     enum dtp_status status = check(&r, time, faults);
     if (status != DTP_OK)
         return status;

@@ -58,7 +58,8 @@ static inline bool same_execution(const struct dtp_execution *a, const struct dt
 {
     return a->issuer == b->issuer && a->allocator == b->allocator && a->compute == b->compute &&
            a->reduce == b->reduce && a->own_kernels == b->own_kernels && a->graph == b->graph &&
-           a->plain_host_adam == b->plain_host_adam && a->windows == b->windows && a->matmul_sms == b->matmul_sms &&
+           a->plain_host_adam == b->plain_host_adam && a->launch_blocking == b->launch_blocking &&
+           a->windows == b->windows && a->matmul_sms == b->matmul_sms &&
            a->stochastic_rounding == b->stochastic_rounding && a->shards == b->shards &&
            same_number(a->clip_norm, b->clip_norm) && a->collective_ctas == b->collective_ctas &&
            a->copied == b->copied;

@@ -193,6 +193,60 @@ static void test_tensor_parallel(void **state)
         }
 }
 
+/* Two stages of two ranks, three micro-batches of B = [128, 256] in bf16: each rank sends half of B there and half of
+ * its gradient back, and gathers the other half, of which it sends its own to the other rank: B / 2 again. One rank a
+ * stage sends all of B and gathers nothing. */
+static void test_parts_between_stages(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = small_model(8);
+    const double rows = 2 * 128 * 256;
+    for (uint32_t tp = 1; tp <= 2; tp++) {
+        struct dtp_plan plan = divided(tp, 2, 3);
+        struct dtp_cluster cluster = test_cluster(test_h200(), 2 * tp, 2 * tp);
+        struct dtp_program_set set = lowered(&t, 2 * tp, &plan);
+        for (uint32_t r = 0; r < 2; r++) {
+            const struct dtp_program *program = set.roles[r].program;
+            const char *taken = r ? "activations" : "gradients";
+            assert_int_equal(count_ops(program, DTP_OP_SEND, r ? "gradients" : "activations"), 3);
+            assert_int_equal(sent(program, DTP_OP_SEND, r ? "gradients" : "activations"), 3 * rows / tp);
+            assert_int_equal(sent(program, DTP_OP_RECV, taken), 3 * rows / tp);
+            assert_int_equal(count_ops(program, DTP_OP_ALL_GATHER, taken), tp > 1 ? 3 : 0);
+            assert_int_equal(sent(program, DTP_OP_ALL_GATHER, taken), tp > 1 ? 3 * rows / 2 : 0);
+        }
+        struct dtp_prediction closed;
+        dtp_closed_form(&t, &cluster, &plan, &closed);
+        assert_int_equal(closed.communication.bytes[DTP_SEND_RECV], 3 * 2 * rows / tp);
+        assert_int_equal(closed.communication.bytes[DTP_ALL_GATHER], tp > 1 ? 3 * 2 * rows / 2 : 0);
+        dtp_program_set_release(&set);
+    }
+}
+
+/* By formulas too: the device idles in the launch of each kernel, collectives hide behind nothing. */
+static void test_launch_blocking(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = small_model(8);
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    struct dtp_prediction freely, waited;
+    struct dtp_plan plan = divided(1, 1, 3);
+    plan.strategy = DTP_ZERO2;
+    plan.deepspeed.overlap_comm = true;
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_OK);
+    dtp_closed_form(&t, &cluster, &plan, &freely);
+    plan.launch_blocking = true;
+    dtp_closed_form(&t, &cluster, &plan, &waited);
+    assert_true(freely.time.host_launch_s > 0);
+    double added_s = waited.time.memory_bound_s - freely.time.memory_bound_s;
+    assert_true(added_s > freely.time.host_launch_s * (1 - 1e-9) && added_s < freely.time.host_launch_s * (1 + 1e-9));
+    assert_true(freely.time.exposed_communication_s < freely.time.communication_s);
+    assert_true(waited.time.exposed_communication_s == waited.time.communication_s);
+    plan = divided(1, 1, 3);
+    plan.runtime = dtp_runtime_find("dtplan");
+    plan.launch_blocking = true;
+    refused(plan, "launch_blocking");
+}
+
 /* BF16_Optimizer, two data parallel ranks, three micro-steps: per element 2 bytes of weights, 2 of gradients, 4 of sums
  * and half of 12 stand; each backward zeroes the gradients, each weight's is added to what stands, each module's to the
  * sums; these go over the wire once, in bf16, as one. In a pipeline too, behind the passes. */
@@ -267,8 +321,10 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_are_legal),  cmocka_unit_test(test_pipe_buffers),
-                                       cmocka_unit_test(test_reduces_behind), cmocka_unit_test(test_tensor_parallel),
-                                       cmocka_unit_test(test_bf16_optimizer), cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_are_legal),        cmocka_unit_test(test_pipe_buffers),
+        cmocka_unit_test(test_reduces_behind),       cmocka_unit_test(test_tensor_parallel),
+        cmocka_unit_test(test_parts_between_stages), cmocka_unit_test(test_launch_blocking),
+        cmocka_unit_test(test_bf16_optimizer),       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

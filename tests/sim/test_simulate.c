@@ -377,6 +377,34 @@ static void test_slowest_rank(void **state)
     finish(&b);
 }
 
+/* CUDA_LAUNCH_BLOCKING=1: 3 + 1 kernels that wait for a launch each, and a gather between, on a stream of its own, that
+ * no kernel runs beside: the sum of all. */
+static void test_launch_blocking(void **state)
+{
+    (void)state;
+    double step_s[2], apart_s[2];
+    for (uint32_t blocking = 0; blocking < 2; blocking++) {
+        struct bench b = begin(test_a100(), 8);
+        struct dtp_execution execution = *dtp_program_execution(b.program);
+        execution.launch_blocking = blocking;
+        dtp_program_set_execution(b.program, &execution);
+        uint32_t group = dtp_program_add_group(b.program, (struct dtp_program_group){8, 1});
+        dtp_op_id first = step_kernel(b.program, DTP_STREAM_COMPUTE, 30e9, 3);
+        dtp_op_id gather = step_collective(b.program, DTP_OP_ALL_GATHER, DTP_STREAM_GATHER, group, 20e9);
+        dtp_op_id last = step_kernel(b.program, DTP_STREAM_COMPUTE, 10e9, 1);
+        const struct dtp_timeline *t = simulate(&b);
+        step_s[blocking] = t->step_s;
+        apart_s[blocking] = alone_s(&b, first) + alone_s(&b, last);
+        assert_true((t->span[gather.index].start_s >= t->span[first.index].end_s) == blocking);
+        assert_true((t->span[last.index].start_s >= t->span[gather.index].end_s) == blocking);
+        if (blocking)
+            assert_true(t->step_s >= apart_s[1] + alone_s(&b, gather));
+        finish(&b);
+    }
+    assert_near(apart_s[1], apart_s[0] + 4 * dtp_calibration.torch_launch_s, 1e-9);
+    assert_true(step_s[1] > step_s[0] + 4 * dtp_calibration.torch_launch_s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +417,7 @@ int main(void)
         cmocka_unit_test(test_communicators),
         cmocka_unit_test(test_launch_bound),
         cmocka_unit_test(test_launches_of_collectives),
+        cmocka_unit_test(test_launch_blocking),
         cmocka_unit_test(test_host_wait),
         cmocka_unit_test(test_one_rank),
         cmocka_unit_test(test_host_memory_is_shared),

@@ -353,6 +353,7 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .schedules = 1u << DTP_SCHEDULE_1F1B,
     .clips = true,
     .copies_passes = true,
+    .scatters_sends = true,
     .whole_stream = true,
     .whole_vocab = true,
     .cp_comms = 1u << DTP_CP_A2A,
