@@ -70,7 +70,7 @@ static void shape_of(const struct dtp_transformer *t, const struct dtp_cluster *
     const enum dtp_layer_mlp mlp = mlp_of(t, blocks->module);
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
     *s = (struct shape){.plan = plan, .own = dtp_plan_own_experts(t, plan)};
-    const bool divided = plan->ep > 1;
+    const bool divided = plan->ep > 1 && mlp == DTP_LAYER_EXPERTS;
     s->t = &s->own;
     dtp_executor_rules(t, cluster, plan, &s->rules);
     s->ends = blocks->module == 1 ? 1 : 0;
@@ -541,9 +541,13 @@ void dtp_executor_work(const struct dtp_transformer *transformer, const struct d
 void dtp_executor_row_traffic(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                               const struct dtp_plan *plan, struct dtp_row_traffic *out)
 {
+    struct dtp_parameter_alike alike[DTP_PARAMETER_KINDS];
     struct shape s;
-    shape_of(t, cluster, plan, &(struct dtp_parameter_alike){1, t->layers},
-             &s); /* all have experts, or it is refused */
+    int kind = dtp_parameter_alike_modules(t, alike) - 2;
+    while (kind > 1 && mlp_of(t, alike[kind].module) != DTP_LAYER_EXPERTS)
+        kind--;
+    const uint64_t layers = alike[kind].count;
+    shape_of(t, cluster, plan, &alike[kind], &s);
     *out = (struct dtp_row_traffic){.starts_bytes = dtp_executor_starts_bytes(&s.block) * (plan->ep - 1),
                                     .heard_bytes = dtp_executor_heard_bytes(&s.block)};
     for (int i = 0; i < s.block.count; i++) {
@@ -551,10 +555,10 @@ void dtp_executor_row_traffic(const struct dtp_transformer *t, const struct dtp_
         if (op->kind != DTP_OP_ALL_TO_ALL)
             continue;
         const bool weighed = op->saved != DTP_EXECUTOR_NONE;
-        uint64_t again = s.again & 1u << i ? (uint64_t)s.checkpointed : 0, forwards = t->layers + again;
+        uint64_t again = s.again & 1u << i ? (uint64_t)s.checkpointed : 0, forwards = layers + again;
         out->heard += weighed ? forwards : 0;
-        out->exchanges += forwards + t->layers;
-        out->exchanged_bytes += dtp_bytes_product(forwards + t->layers, dtp_executor_sent_bytes(&s.block, weighed));
+        out->exchanges += forwards + layers;
+        out->exchanged_bytes += dtp_bytes_product(forwards + layers, dtp_executor_sent_bytes(&s.block, weighed));
     }
 }
 
@@ -567,34 +571,55 @@ static void count_rows(const struct shape *s, uint32_t operators, uint64_t layer
     }
 }
 
+/* Sums of gradients of what all of them have, a module's so many. */
+static void count_reductions(const struct shape *s, int i, uint64_t modules, struct dtp_tensor_traffic *out)
+{
+    const uint64_t count = (uint64_t)s->opened[1] * modules;
+    uint64_t begin, elements;
+    for (int next = 0; (elements = dtp_executor_summed_run(&s->layout[i], &next, &begin)) > 0;) {
+        uint64_t bytes = elements * (uint64_t)s->element[i];
+        out->reductions += count;
+        out->reduced_bytes += dtp_bytes_product(2 * count, dtp_traffic_ring(bytes, s->rules.tensor_ranks));
+    }
+}
+
+/* Of a kind of layers; returns modules whose partial sums of squares are added up by these ranks. */
+static uint64_t count_kind(const struct shape *s, struct dtp_tensor_traffic *once, struct dtp_tensor_traffic *out)
+{
+    const bool apart = s->layout[3].elements && s->rules.shard_ranks == 1; /* those who divide experts add these up */
+    const uint64_t layers = (uint64_t)s->layers;
+    count_rows(s, ~0u, layers, once);
+    count_rows(s, s->again, (uint64_t)s->checkpointed, out);
+    for (int i = 0; i < 3; i++)
+        count_reductions(s, i, i == 1 ? layers : (uint64_t)s->ends, out);
+    return (uint64_t)(s->modules - (apart ? s->layers : 0));
+}
+
 /* Backward gathers what forward gathered once more and scatters its gradient; what forward scattered it gathers the
  * gradient of. The same of the embedding, and of the head but for its rows, which stay. */
 void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tensor_traffic *out)
 {
-    struct shape s;
+    const struct dtp_transformer *t = &slice->transformer;
+    struct dtp_parameter_alike alike[DTP_PARAMETER_KINDS];
+    struct shape s[DTP_LAYER_MLPS];
     struct dtp_tensor_traffic once = {0};
+    const int kinds = dtp_parameter_alike_modules(t, alike) - 2;
+    uint64_t modules = 0;
     *out = (struct dtp_tensor_traffic){0};
-    const struct dtp_parameter_alike all = {1, slice->transformer.layers}; /* all have experts, or none */
-    shape_of(&slice->transformer, &slice->cluster, &slice->plan, &all, &s);
-    count_rows(&s, ~0u, slice->transformer.layers, &once);
-    count_rows(&s, s.again, (uint64_t)s.checkpointed, out);
+    for (int kind = 0; kind < kinds; kind++) {
+        shape_of(t, &slice->cluster, &slice->plan, &alike[kind + 1], &s[kind]);
+        modules += count_kind(&s[kind], &once, out);
+    }
     out->gathers += 2 * once.gathers + once.sums + 2;
     out->sums += once.sums + once.gathers + 2;
-    dtp_executor_tensor_overlap(&s.block, &slice->plan, slice->transformer.layers, out);
-    out->small_gathers = s.rules.chunk_count;
-    out->small_bytes = dtp_bytes_product(s.rules.tokens * DTP_EXECUTOR_LOSS_PART_BYTES, s.rules.tensor_ranks - 1);
-    uint64_t times = (uint64_t)s.opened[1], begin, elements;
-    for (int i = 0; i < 3; i++)
-        for (int next = 0; (elements = dtp_executor_summed_run(&s.layout[i], &next, &begin)) > 0;) {
-            uint64_t count = times * (i == 1 ? slice->transformer.layers : 1);
-            uint64_t bytes = elements * (uint64_t)s.element[i];
-            out->reductions += count;
-            out->reduced_bytes += dtp_bytes_product(2 * count, dtp_traffic_ring(bytes, s.rules.tensor_ranks));
-        }
-    if (!s.rules.gradient_norm)
+    struct dtp_executor_kinds of = {.count = kinds};
+    for (int kind = 0; kind < kinds; kind++)
+        of.block[kind] = &s[kind].block, of.layers[kind] = alike[kind + 1].count;
+    dtp_executor_tensor_overlap(&of, &slice->plan, out);
+    out->small_gathers = s->rules.chunk_count;
+    out->small_bytes = dtp_bytes_product(s->rules.tokens * DTP_EXECUTOR_LOSS_PART_BYTES, s->rules.tensor_ranks - 1);
+    if (!s->rules.gradient_norm)
         return;
-    const bool apart = s.layout[3].elements && s.rules.shard_ranks == 1; /* those who divide experts add these up */
-    const uint64_t modules = (uint64_t)(s.modules - (apart ? s.layers : 0));
     out->reductions++;
-    out->reduced_bytes += 2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * modules, s.rules.tensor_ranks);
+    out->reduced_bytes += 2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * modules, s->rules.tensor_ranks);
 }
