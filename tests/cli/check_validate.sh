@@ -263,22 +263,33 @@ grep -e '--gpus 2' "$reports/validate_layouts.scenarios" | grep -e '--ep 2' >exp
 layouts=(--gpu h200 --device cuda --atomic-attention --no-gradient-norm --untimed-matmuls --resume --tolerance 5%)
 expect 0 layouts.scenarios "${layouts[@]}" --machine "$reports/machine_pushed.csv" -o layouts_pushed.csv
 says '15 of 15 within all bounds' out
-says 'step time of 15: |error| median 1.4 %, largest 4.1 %' out
+says 'step time of 15: |error| median 1.4 %, largest 3.0 %' out
 expect 0 experts.scenarios --force-load-balance "${layouts[@]}" --machine "$reports/machine_pushed.csv" -o experts_pushed.csv
 says '4 of 4 within all bounds' out
 # By the catalogue all are within 10 %.
 expect 0 layouts.scenarios "${layouts[@]}" --tolerance 10% -o layouts_pushed.csv
+says 'step time of 15: |error| median 2.5 %, largest 4.4 %' out
 expect 0 experts.scenarios --force-load-balance "${layouts[@]}" --tolerance 10% -o experts_pushed.csv
 
 # Eight jobs of other models. By their probe the pipeline of 7B, whose matmuls a probe has 5 % faster than the catalogue, is
 # 5.2 % fast.
 expect 1 "$reports/validate_more.scenarios" "${layouts[@]}" --machine "$reports/machine_more.csv" -o more.csv
 says '7 of 8 within all bounds' out
-says 'step time of 8: |error| median 2.6 %, largest 5.2 %' out
+says 'step time of 8: |error| median 2.2 %, largest 5.2 %' out
 expect 0 "$reports/validate_more.scenarios" "${layouts[@]}" -o more.csv
 grep -q 'gpt-2-xl ddp .* equal  *[+-]0\.0$' out || failed "GPT-2's device memory: $(grep gpt-2 out)"
 says '8 of 8 within all bounds' out
-says 'step time of 8: |error| median 1.1 %, largest 2.0 %' out
+says 'step time of 8: |error| median 1.0 %, largest 1.7 %' out
+# Twenty-six other jobs; for the 27th there was no time, and here no GPU. Those with experts ran by a router that had not
+# learnt, whose ranks wait for each other, and before rows of experts were activated by a warp each: of them four are
+# outside 10 %; evenly loaded and since then see experts_balanced.csv.
+CUDA_VISIBLE_DEVICES='' expect 3 "$reports/validate_fresh.scenarios" "${layouts[@]}" --machine "$reports/machine_fresh.csv" -o fresh.csv
+says '19 of 27 within all bounds, 7 outside, 1 failed' out
+says 'step time of 26: |error| median 2.9 %, largest 11.9 %' out
+cp "$reports/validate/fresh.csv" .
+CUDA_VISIBLE_DEVICES='' expect 3 "$reports/validate_fresh.scenarios" "${layouts[@]}" --tolerance 10% -o fresh.csv
+says '22 of 27 within all bounds, 4 outside, 1 failed' out
+says 'step time of 26: |error| median 2.1 %, largest 20.2 %' out
 expect 0 "$reports/validate_rows.scenarios" "${layouts[@]}" --tolerance 10% -o rows_copied.csv
 says '6 of 6 within all bounds' out
 says 'step time of 6: |error| median 2.8 %, largest 6.2 %' out
