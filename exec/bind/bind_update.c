@@ -15,15 +15,17 @@ void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out)
 
 /* Of what all tensor parallel ranks have whole, the first counts the squares: ranges among the `count` elements of the
  * module's gradient, or of this rank's shard of it, that the others leave out. The place of the partial sums says
- * which module it is. */
+ * which module it is; of experts that ranks divide none has any whole. */
 static void skip_ranges(struct dtp_binder *b, struct dtp_square_sum_args *out)
 {
     struct dtp_tensor_place place = dtp_bind_tensor_place(&b->binding->job);
     const struct dtp_operand *partials = operand(b, DTP_ROLE_PARTIALS);
+    const uint64_t module = partials ? partials->offset_bytes / (4 * DTP_SQUARE_SUM_PARTIALS) : 0,
+                   experts = dtp_program_execution(b->binding->job.program)->expert_modules;
     struct dtp_parameter_module layout;
-    if (place.index == 0 || !partials)
+    if (place.index == 0 || !partials || (experts && module >= experts))
         return;
-    dtp_program_module(b->binding->job.program, partials->offset_bytes / (4 * DTP_SQUARE_SUM_PARTIALS), &layout);
+    dtp_program_module(b->binding->job.program, module, &layout);
     uint64_t first = out->count < layout.elements ? group_index(b) * layout.shard_elements : 0;
     if (out->count != layout.elements && out->count != layout.shard_elements)
         b->missing |= 1u << DTP_ROLE_INPUT;

@@ -363,8 +363,10 @@ void dtp_parameter_split_experts(const struct dtp_transformer *whole, const stru
                                  struct dtp_parameter_module *experts)
 {
     struct dtp_parameter_module model, own;
-    dtp_parameter_module(whole, 1, 1, &model);
-    dtp_parameter_module(slice, 1, 1, &own);
+    const struct dtp_transformer whole_alike = dtp_transformer_all_alike(whole, true),
+                                 slice_alike = dtp_transformer_all_alike(slice, true);
+    dtp_parameter_module(&whole_alike, 1, 1, &model);
+    dtp_parameter_module(&slice_alike, 1, 1, &own);
     *rest = *experts = (struct dtp_parameter_module){.elements = 0};
     for (int i = 0; i < DTP_PARAMETER_COUNT; i++) {
         const struct dtp_parameter_tensor *t = &own.tensor[i], *of = &model.tensor[i];

@@ -200,8 +200,8 @@ void dtp_parameter_adapter_module(const struct dtp_parameter_adapter adapters[DT
  * DTP_PARAMETER_PACKED_BLOCK of them, the same 64 numbers that kernels/kernels.h says. */
 #define DTP_PARAMETER_PACKED_BLOCK 32u
 /* Of a block whose experts ranks divide: what each has whole, in its place, and its experts' matrices, in the model's
- * modules L + 2 .. 2 L + 1. `slice` is the model as one of the ranks has it (dtp_plan_own_experts); tensors say where
- * the model's block has them, as which checkpoints hold both. */
+ * modules L + 2 .. 2 L + 1, of which those of layers without experts are empty. `slice` is the model as one of the
+ * ranks has it (dtp_plan_own_experts); tensors say where the model's block has them, as which checkpoints hold both. */
 void dtp_parameter_split_experts(const struct dtp_transformer *whole, const struct dtp_transformer *slice,
                                  uint64_t shard_group, uint64_t expert_shard_group, struct dtp_parameter_module *rest,
                                  struct dtp_parameter_module *experts);

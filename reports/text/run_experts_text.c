@@ -41,6 +41,8 @@ void dtp_run_experts_text(const struct dtp_run_outcome *m, uint32_t ranks, const
         const uint64_t *rows = m->expert_rows + (size_t)layer * m->experts;
         char list[24 * LISTED] = "";
         size_t length = 0;
+        if (fullest(rows, m->experts, 1) <= 0) /* a layer without experts */
+            continue;
         for (uint32_t e = 0; e < m->experts && listed; e++)
             length += (size_t)snprintf(list + length, sizeof list - length, "%s%" PRIu64, e ? " " : "", rows[e]);
         dtp_grid_row(&grid, DTP_INK_PLAIN);

@@ -174,6 +174,41 @@ static void test_layers_of_two_kinds(void **state)
     learn_as_one(MODEL "expert_layer_step=2 ", plans, sizeof plans / sizeof *plans);
 }
 
+/* Ranks divide the experts of those layers that have any, whatever shares the state of all. */
+static void test_divided_experts_of_some_layers(void **state)
+{
+    static const char *const plans[] = {
+        "gpus=2 ep=2 strategy=ddp micro_batch=1 accumulate=4",
+        "gpus=2 ep=2 strategy=full_shard micro_batch=1 accumulate=4 checkpointing=every-2",
+        "gpus=4 ep=2 strategy=full_shard micro_batch=1 accumulate=2 prefetch=false",
+        "gpus=4 ep=2 strategy=zero1 micro_batch=1 accumulate=2",
+        "gpus=4 ep=4 strategy=ddp micro_batch=1 accumulate=2 checkpointing=full",
+        "gpus=4 ep=4 strategy=zero1 micro_batch=1 accumulate=2 accumulate_sync=true",
+        "gpus=4 ep=4 strategy=full_shard micro_batch=1 accumulate=2",
+        "gpus=8 ep=2 strategy=hybrid_shard shard_group=4 micro_batch=1 accumulate=1",
+        "gpus=4 cp=2 ep=4 strategy=full_shard micro_batch=1 accumulate=4",
+    };
+    (void)state;
+    learn_as_one(SHARED "dense_layers=1 ", plans, sizeof plans / sizeof *plans);
+    learn_as_one(SHARED "expert_layer_step=2 ", plans, sizeof plans / sizeof *plans);
+}
+
+static void test_divided_experts_of_some_layers_and_others(void **state)
+{
+    static const char *const plans[] = {
+        "gpus=4 tp=2 ep=4 strategy=ddp micro_batch=1 accumulate=4 checkpointing=full",
+        "gpus=4 tp=2 ep=2 strategy=full_shard micro_batch=1 accumulate=4 tp_overlap=true",
+        "gpus=8 tp=2 ep=4 strategy=zero1 micro_batch=1 accumulate=2",
+        "gpus=4 pp=2 ep=2 schedule=1f1b strategy=ddp micro_batch=1 accumulate=4",
+        "gpus=8 pp=2 ep=4 schedule=zb-h1 strategy=zero1 micro_batch=1 accumulate=2",
+        "gpus=4 pp=2 ep=2 schedule=dualpipe strategy=zero1 micro_batch=1 accumulate=4",
+        "gpus=8 pp=4 ep=2 schedule=1f1b strategy=ddp micro_batch=1 accumulate=4 stages='E|tt|tt|L'",
+    };
+    (void)state;
+    learn_as_one(SHARED "dense_layers=2 ", plans, sizeof plans / sizeof *plans);
+    learn_as_one(SHARED "expert_layer_step=2 ", plans, sizeof plans / sizeof *plans);
+}
+
 static void test_checkpoints_of_any_layout(void **state)
 {
     static const char *const layouts[] = {"gpus=1 micro_batch=1 accumulate=4",
@@ -186,6 +221,8 @@ static void test_checkpoints_of_any_layout(void **state)
                                           "gpus=2 ep=2 strategy=ddp micro_batch=1 accumulate=2"};
     (void)state;
     goes_on_in_any(SHARED, "gpus=1 micro_batch=1 accumulate=4", layouts, sizeof layouts / sizeof *layouts);
+    goes_on_in_any(SHARED "dense_layers=1 ", "gpus=4 ep=2 strategy=full_shard micro_batch=1 accumulate=1", layouts,
+                   sizeof layouts / sizeof *layouts);
 }
 
 /* Arenas and all that is always as much, to the byte; of rows of tokens how many each expert got, each layer's once:
@@ -222,12 +259,42 @@ static void test_report_of_a_run(void **state)
     sent_as_predicted(said, 3); /* all_gather, reduce_scatter, all_reduce */
 }
 
+/* The same where some layers have no experts, of which no rows are said. */
+static void test_report_of_some_layers(void **state)
+{
+    static const struct {
+        const char *words;
+        int kinds;                                               /* of transfers that are predicted to the byte */
+    } layouts[] = {{"--gpus 4 --ep 2 --strategy full_shard", 3}, /* all_gather, reduce_scatter, all_reduce */
+                   {"--gpus 4 --ep 4 --strategy zero1", 3},
+                   {"--gpus 2 --ep 2 --strategy ddp", 2}, /* all_gather, all_reduce */
+                   {"--gpus 4 --pp 2 --ep 2 --strategy zero1", 0}};
+    static char said[1 << 17];
+    (void)state;
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        char words[512];
+        snprintf(words, sizeof words,
+                 "--layers 3 --dense-layers 1 --seq 16 --experts 4 --experts-per-token 2 --expert-ffn 32 "
+                 "--accumulate 4 --micro-batch 1 %s",
+                 layouts[i].words);
+        run_report(words, said, sizeof said);
+        const char *table = strstr(said, "EXPERTS");
+        assert_non_null(table);
+        assert_null(strstr(table, "\n      0  "));
+        assert_non_null(strstr(table, "\n      1  "));
+        assert_non_null(strstr(table, "\n      2  "));
+        if (layouts[i].kinds)
+            sent_as_predicted(said, layouts[i].kinds);
+        else
+            assert_int_equal(times_said(said, "as predicted, to the byte, on all 4 ranks"), 5);
+    }
+}
+
 static void test_refusals(void **state)
 {
     static const struct refused_layout refused[] = {
         {"gpus=4 pp=2 ep=4 strategy=ddp accumulate=4", "ep", "does not divide"},
-        {"gpus=4 pp=2 ep=2 strategy=full_shard accumulate=4", "strategy", "gathers weights"},
-        {"gpus=4 pp=2 ep=2 strategy=ddp accumulate=4 dense_layers=1", "ep", "layers without experts"}};
+        {"gpus=4 pp=2 ep=2 strategy=full_shard accumulate=4", "strategy", "gathers weights"}};
     (void)state;
     are_refused(MODEL, refused, sizeof refused / sizeof *refused);
 }
@@ -242,8 +309,11 @@ int main(void)
                                        cmocka_unit_test(test_tensor_ranks),
                                        cmocka_unit_test(test_tensor_ranks_and_others),
                                        cmocka_unit_test(test_layers_of_two_kinds),
+                                       cmocka_unit_test(test_divided_experts_of_some_layers),
+                                       cmocka_unit_test(test_divided_experts_of_some_layers_and_others),
                                        cmocka_unit_test(test_checkpoints_of_any_layout),
                                        cmocka_unit_test(test_report_of_a_run),
+                                       cmocka_unit_test(test_report_of_some_layers),
                                        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

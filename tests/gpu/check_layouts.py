@@ -107,7 +107,11 @@ def cases():
                 ("experts in the last layers, 1f1b pp 2", 2, 4,
                  f"--pp 2 --schedule 1f1b {DENSE_FIRST} {EXPERTS} {share(1)}"),
                 ("experts in the last layers, zb-v pp 2", 2, 4,
-                 f"--pp 2 --schedule zb-v {DENSE_FIRST} {EXPERTS} {share(1)}")]
+                 f"--pp 2 --schedule zb-v {DENSE_FIRST} {EXPERTS} {share(1)}"),
+                ("experts in the last layers, ep 2 full_shard 2", 2, 4,
+                 f"--ep 2 --strategy full_shard {DENSE_FIRST} {EXPERTS} {share(2)}"),
+                ("experts in the last layers, ep 4 zero1 4", 4, 4,
+                 f"--ep 4 --strategy zero1 {DENSE_FIRST} {EXPERTS} {share(4)}")]
     every = []
     while stages or tensor or replicas or context or experts or divided:
         every += divided[:2] + stages[:2] + replicas[:2] + tensor[:1] + context[:1] + experts[:1]

@@ -420,7 +420,6 @@ static void draw_cut_experts(struct random_job *job, int i)
         struct dtp_plan plan = job->asked;
         t->heads *= tp, t->kv_heads *= tp, t->ffn *= tp, t->shared_expert_ffn *= tp;
         t->attention_sinks = t->qk_norm_wide = t->expert_bias = false;
-        t->dense_layers = t->expert_layer_step = 0;
         t->experts *= ep;
         job->cluster = test_cluster(test_h200(), gpus, 8);
         plan.tp = tp, plan.ep = ep, plan.sequence_parallel = true;

@@ -327,10 +327,6 @@ static void check_divided_experts(struct dtp_resolver *r)
                         p->executor.expert_room, p->ep);
     if (p->comm_hook != DTP_COMM_HOOK_NONE)
         dtp_plan_refuse(r, "comm_hook", "with ep is not run under runtime dtplan yet; use none");
-    if (!dtp_transformer_is_uniform(r->transformer))
-        dtp_plan_refuse(r, "ep",
-                        "in a model that has layers without experts (dense_layers, expert_layer_step) is not run under "
-                        "runtime dtplan yet; leave it out");
     check_beside(r, "ep");
 }
 

@@ -6,30 +6,11 @@
 #include "plan/optimizer_state.h"
 #include "plan/rules.h"
 #include "plan/runtime_sizes.h"
-#include "plan/slice.h"
 #include "runtime/dtplan/executor_block.h"
 #include "runtime/dtplan/executor_context_work.h"
-#include "runtime/dtplan/executor_expert_traffic.h"
+#include "runtime/dtplan/executor_counted.h"
 #include "runtime/dtplan/executor_factors.h"
 #include "runtime/dtplan/executor_fp8_work.h"
-
-struct shape {
-    const struct dtp_transformer *t;
-    const struct dtp_plan *plan;
-    struct dtp_executor_rules rules;
-    double ends; /* 1: embedding, head and what a step has once are counted with the layers; 0 */
-    struct dtp_executor_block block, first; /* of the kind; the model's first, where it is of this kind */
-    struct dtp_transformer own;             /* with the experts that a rank has */
-    struct dtp_parameter_module layout[4];  /* of what is trained: embedding, a block or its adapters, head, and a
-                                               block's  experts where ranks divide them */
-    double element[4], shard_element[4];    /* bytes of their gradients', whole and reduced */
-    double opened[4];                       /* how often a step makes whole gradients of each */
-    double tokens, h, vocab, layers, modules, c;
-    double checkpointed;         /* blocks */
-    uint32_t again, first_again; /* operators that a checkpointed block runs once more, as bits; the first block */
-    bool adapted, first_checkpointed;
-    bool remakes; /* its activation is made again by the activation's backward */
-};
 
 uint32_t dtp_executor_operators_again(const struct dtp_executor_block *block, enum dtp_checkpoint_keeps keeps)
 {
@@ -45,66 +26,8 @@ uint32_t dtp_executor_operators_again(const struct dtp_executor_block *block, en
     return again;
 }
 
-/* Of a module of a block. */
-static enum dtp_layer_mlp mlp_of(const struct dtp_transformer *t, uint64_t module)
-{
-    return t->experts && dtp_transformer_layer_has_experts(t, module - 1) ? DTP_LAYER_EXPERTS : DTP_LAYER_DENSE;
-}
-
-/* Layers of a kind, and those of them that are checkpointed. */
-static void count_layers(const struct dtp_transformer *t, const struct dtp_parameter_alike *blocks, struct shape *s)
-{
-    const struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
-    s->layers = (double)blocks->count, s->checkpointed = 0;
-    if (blocks->count == t->layers)
-        s->checkpointed = (double)dtp_checkpointed_layers(&rule, t->layers);
-    for (uint64_t layer = 0; layer < t->layers && blocks->count < t->layers; layer++)
-        if (mlp_of(t, layer + 1) == mlp_of(t, blocks->module))
-            s->checkpointed += dtp_checkpointed(&rule, layer);
-}
-
-/* Where it stays: the block's operators point into it. */
-static void shape_of(const struct dtp_transformer *t, const struct dtp_cluster *cluster, const struct dtp_plan *plan,
-                     const struct dtp_parameter_alike *blocks, struct shape *s)
-{
-    const enum dtp_layer_mlp mlp = mlp_of(t, blocks->module);
-    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
-    *s = (struct shape){.plan = plan, .own = dtp_plan_own_experts(t, plan)};
-    const bool divided = plan->ep > 1;
-    s->t = &s->own;
-    dtp_executor_rules(t, cluster, plan, &s->rules);
-    s->ends = blocks->module == 1 ? 1 : 0;
-    dtp_executor_block_of(s->t, plan, mlp, false, &s->block);
-    dtp_executor_block_of(s->t, plan, mlp, s->ends > 0, &s->first);
-    s->adapted = s->block.adapted;
-    s->tokens = (double)s->rules.tokens, s->h = (double)t->hidden, s->vocab = (double)t->vocab;
-    count_layers(t, blocks, s);
-    s->modules = s->layers + (s->adapted ? 0 : 2 * s->ends) + (divided ? s->layers : 0);
-    s->c = dtp_plan_compute_bytes(plan);
-    s->first_checkpointed = s->ends > 0 && s->checkpointed > 0 && dtp_checkpointed(&rule, 0);
-    s->again = dtp_executor_operators_again(&s->block, rule.keeps);
-    s->first_again = dtp_executor_operators_again(&s->first, rule.keeps);
-    s->remakes = rule.keeps == DTP_KEEPS_SECOND_MATMULS && !s->block.fp8;
-    for (int i = 0; i < 4; i++) {
-        const uint64_t module = i == 0 ? 0 : i == 2 ? t->layers + 1 : blocks->module;
-        struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(t, &s->rules, module);
-        if (!s->adapted && i < 3)
-            dtp_parameter_module(t, s->rules.shard_ranks, module, &s->layout[i]);
-        else if (i == 1)
-            dtp_executor_adapter_module(t, plan, s->rules.shard_ranks, &s->layout[i]);
-        s->element[i] = dtp_dtype_bytes(dtype.whole), s->shard_element[i] = dtp_dtype_bytes(dtype.shard);
-        uint64_t ranks = s->rules.shard_ranks * s->rules.replicas;
-        if (i == 3 && divided)
-            ranks = ranks * s->rules.tensor_ranks / plan->ep;
-        s->opened[i] = s->rules.reduces_always && ranks > 1 ? plan->accumulate : 1;
-    }
-    if (divided)
-        dtp_parameter_split_experts(t, s->t, s->rules.shard_ranks, dtp_executor_expert_shards(plan, &s->rules),
-                                    &s->layout[1], &s->layout[3]);
-}
-
 /* Of the operators whose bits are set: elements of the matrices that they multiply by; bytes and launches forward. */
-static double matrix_elements(const struct shape *s, uint32_t operators)
+static double matrix_elements(const struct dtp_executor_counted *s, uint32_t operators)
 {
     double elements = 0;
     for (int i = 0; i < s->block.count; i++)
@@ -123,13 +46,14 @@ static double backward_elements(const struct dtp_executor_block *block)
 }
 
 /* Sums over blocks that run operators again: the model's first may run fewer. */
-static double over_again(const struct shape *s, double (*of)(const struct shape *, uint32_t))
+static double over_again(const struct dtp_executor_counted *s,
+                         double (*of)(const struct dtp_executor_counted *, uint32_t))
 {
     double first = s->first_checkpointed ? 1 : 0;
     return (s->checkpointed - first) * of(s, s->again) + first * of(s, s->first_again);
 }
 
-static struct dtp_executor_traffic forward_traffic(const struct shape *s, uint32_t operators)
+static struct dtp_executor_traffic forward_traffic(const struct dtp_executor_counted *s, uint32_t operators)
 {
     struct dtp_executor_traffic sum = {0, 0};
     for (int i = 0; i < s->block.count; i++) {
@@ -151,7 +75,8 @@ static struct dtp_executor_traffic forward_traffic(const struct shape *s, uint32
 
 /* Without the weights' own gradient, which is counted with the gradients. Selective checkpointing makes the activation
  * again in the pass that its backward takes, also where it was an epilogue. */
-static struct dtp_executor_traffic backward_traffic(const struct shape *s, const struct dtp_executor_block *block)
+static struct dtp_executor_traffic backward_traffic(const struct dtp_executor_counted *s,
+                                                    const struct dtp_executor_block *block)
 {
     const struct dtp_executor_operator activation = {.kind = DTP_OP_ACTIVATION};
     struct dtp_executor_traffic sum = {0, 0}, one;
@@ -169,7 +94,7 @@ static struct dtp_executor_traffic backward_traffic(const struct shape *s, const
 
 /* Three products with each weight; QK^T and PV forward, five products backward. A replay stops before the last matmul
  * unless a norm behind it is to be passed backward. */
-static void count_flops(const struct shape *s, struct dtp_step_work *out)
+static void count_flops(const struct dtp_executor_counted *s, struct dtp_step_work *out)
 {
     const double all = (double)s->t->layers; /* attention is the same in all kinds: counted with the ends */
     double core =
@@ -195,23 +120,23 @@ static void count_flops(const struct shape *s, struct dtp_step_work *out)
         out->recompute_attention_flops -= first_core;
 }
 
-static double forward_bytes(const struct shape *s, uint32_t operators)
+static double forward_bytes(const struct dtp_executor_counted *s, uint32_t operators)
 {
     return forward_traffic(s, operators).bytes;
 }
 
-static double forward_kernels(const struct shape *s, uint32_t operators)
+static double forward_kernels(const struct dtp_executor_counted *s, uint32_t operators)
 {
     return forward_traffic(s, operators).kernels;
 }
 
 /* The final norm, and the embedding's where there is one. */
-static double norms_of_ends(const struct shape *s)
+static double norms_of_ends(const struct dtp_executor_counted *s)
 {
     return s->t->embedding_norm ? 2 : 1;
 }
 
-static void count_bytes(const struct shape *s, struct dtp_step_work *out)
+static void count_bytes(const struct dtp_executor_counted *s, struct dtp_step_work *out)
 {
     bool learned = s->t->position == DTP_POSITION_LEARNED;
     double sequence = learned ? (double)s->rules.sequence : 0;
@@ -231,7 +156,7 @@ static void count_bytes(const struct shape *s, struct dtp_step_work *out)
 
 /* Launches: the embedding, blocks, a head chunk's three matmuls and cross entropy, the sum of the losses, the final
  * norm's three and the embedding's backward, with learned positions one more. */
-static void count_kernels(const struct shape *s, struct dtp_step_work *out)
+static void count_kernels(const struct dtp_executor_counted *s, struct dtp_step_work *out)
 {
     double chunks = (double)s->rules.chunk_count, of_chunk = s->rules.tensor_ranks > 1 ? 5 : 4;
     double learned = s->t->position == DTP_POSITION_LEARNED ? 1 : 0, embedding_backward = s->adapted ? 0 : 1 + learned;
@@ -243,14 +168,14 @@ static void count_kernels(const struct shape *s, struct dtp_step_work *out)
 }
 
 /* Sums over modules: block modules count L times. */
-static double over_modules(const struct shape *s, double (*of)(const struct shape *, int))
+static double over_modules(const struct dtp_executor_counted *s, double (*of)(const struct dtp_executor_counted *, int))
 {
     return s->ends * (of(s, 0) + of(s, 2)) + s->layers * of(s, 1) + (s->layout[3].elements ? s->layers * of(s, 3) : 0);
 }
 
 /* Bytes that the module's first operations zero: padding; of the embedding all that the head's gradient does not write.
  */
-static double zeroed(const struct shape *s, int i)
+static double zeroed(const struct dtp_executor_counted *s, int i)
 {
     const struct dtp_parameter_module *layout = &s->layout[i];
     if (!layout->elements)
@@ -260,7 +185,7 @@ static double zeroed(const struct shape *s, int i)
     return opened * (double)(layout->elements - (i == 0 ? table : layout->extent_elements)) * s->element[i];
 }
 
-static double zero_launches(const struct shape *s, int i)
+static double zero_launches(const struct dtp_executor_counted *s, int i)
 {
     const struct dtp_parameter_module *layout = &s->layout[i];
     uint64_t end = 0;
@@ -278,7 +203,7 @@ static double zero_launches(const struct shape *s, int i)
 
 /* Norm weights' gradients (and biases', in fp8 those of projections too), of a micro-step that overwrites them; rows of
  * the embedding's table. */
-static double written(const struct shape *s, int i)
+static double written(const struct dtp_executor_counted *s, int i)
 {
     double rows = s->tokens < s->vocab ? s->tokens : s->vocab;
     double vectors = (double)dtp_executor_fp8_bias_elements(&s->block);
@@ -294,24 +219,24 @@ static double written(const struct shape *s, int i)
 }
 
 /* Results of reductions that are added to those before. */
-static double added_bytes(const struct shape *s, int i)
+static double added_bytes(const struct dtp_executor_counted *s, int i)
 {
     return 3 * (s->opened[i] - 1) * (double)s->layout[i].shard_elements * s->shard_element[i];
 }
 
-static double shard_bytes(const struct shape *s, int i)
+static double shard_bytes(const struct dtp_executor_counted *s, int i)
 {
     return (double)s->layout[i].shard_elements * s->shard_element[i];
 }
 
-static double whole_bytes(const struct shape *s, int i)
+static double whole_bytes(const struct dtp_executor_counted *s, int i)
 {
     return (double)s->layout[i].elements * s->element[i];
 }
 
 /* Results of `reductions`: exchanged gradients are added up by a kernel, all but the first time onto what is there;
  * scattered ones are sums already, which later times are added. */
-static void count_sums(const struct shape *s, double reductions, struct dtp_step_work *out)
+static void count_sums(const struct dtp_executor_counted *s, double reductions, struct dtp_step_work *out)
 {
     double shards = over_modules(s, shard_bytes), sums = reductions - 1;
     out->gradient_bytes += s->rules.exchanges
@@ -324,7 +249,7 @@ static void count_sums(const struct shape *s, double reductions, struct dtp_step
 
 /* Muon's passes over matrices of a block: gradient and momentum into what is multiplied, which is divided by its norm;
  * that into the weights. */
-static double matrices_updated(const struct shape *s)
+static double matrices_updated(const struct dtp_executor_counted *s)
 {
     const double momentum = 2 * (double)dtp_dtype_bytes(s->rules.moments),
                  partials = 4.0 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS;
@@ -338,7 +263,7 @@ static double matrices_updated(const struct shape *s)
 }
 
 /* Launches of a block's Muon: its passes, its products, AdamW of the vectors between matrices. */
-static double matrix_launches(const struct shape *s)
+static double matrix_launches(const struct dtp_executor_counted *s)
 {
     struct dtp_parameter_run run = {.elements = 0};
     double launches = (double)(3 + 3 * DTP_NEWTON_SCHULZ_STEPS) * s->block.kind.matrices;
@@ -347,7 +272,7 @@ static double matrix_launches(const struct shape *s)
     return launches;
 }
 
-static double matrix_flops(const struct shape *s)
+static double matrix_flops(const struct dtp_executor_counted *s)
 {
     double flops = 0;
     for (int i = 0; i < s->block.kind.matrices; i++) {
@@ -359,7 +284,7 @@ static double matrix_flops(const struct shape *s)
 }
 
 /* Elements of a module whose update is one pass with all moments. */
-static double alike(const struct shape *s, int i)
+static double alike(const struct dtp_executor_counted *s, int i)
 {
     struct dtp_parameter_run run = {.elements = 0};
     double elements = 0;
@@ -370,13 +295,13 @@ static double alike(const struct shape *s, int i)
     return elements;
 }
 
-static double cast_bytes(const struct shape *s, int i)
+static double cast_bytes(const struct dtp_executor_counted *s, int i)
 {
     return (double)s->layout[i].shard_elements * (s->shard_element[i] + dtp_dtype_bytes(s->rules.wire));
 }
 
 /* Packed from whole elements and added up into them. */
-static double packed_bytes(const struct shape *s, int i)
+static double packed_bytes(const struct dtp_executor_counted *s, int i)
 {
     double part = (double)dtp_int8_part_bytes(s->layout[i].shard_elements);
     return 2 * (double)s->layout[i].shard_elements * s->shard_element[i] + part * (1 + (double)s->rules.replicas);
@@ -384,7 +309,7 @@ static double packed_bytes(const struct shape *s, int i)
 
 /* Of PowerSGD: what was lost is added (3 passes), P and Q are made orthonormal (2), what is not factored goes and comes
  * (2 each). Four products read or write the matrix: for P and for Q, as the sum, and twice as what is lost now. */
-static void count_factors(const struct shape *s, double sums, struct dtp_step_work *out)
+static void count_factors(const struct dtp_executor_counted *s, double sums, struct dtp_step_work *out)
 {
     for (int i = 0; i < 3; i++) {
         struct dtp_executor_factors f;
@@ -408,7 +333,7 @@ static void count_factors(const struct shape *s, double sums, struct dtp_step_wo
 
 /* What replicas sum is cast to 16 or 8 bits and back, whole gradients at each reduction, shards in the last micro-step;
  * or is factored. */
-static void count_hook(const struct shape *s, double reductions, struct dtp_step_work *out)
+static void count_hook(const struct dtp_executor_counted *s, double reductions, struct dtp_step_work *out)
 {
     double sums = s->rules.shard_ranks > 1 ? 1 : reductions;
     if (s->rules.hook == DTP_COMM_HOOK_POWERSGD)
@@ -421,14 +346,14 @@ static void count_hook(const struct shape *s, double reductions, struct dtp_step
 }
 
 /* AdamW reads gradients, writes weights (and reads them where there is no master), reads and writes the rest. */
-static double updated(const struct shape *s, int i)
+static double updated(const struct dtp_executor_counted *s, int i)
 {
     double weights = (s->rules.master ? 1 : 2) * s->c, master = s->rules.master ? 8 : 0;
     return alike(s, i) * (s->shard_element[i] + weights + master + dtp_executor_moment_bytes(&s->rules)) +
            (s->rules.orthogonal && i == 1 ? matrices_updated(s) : 0);
 }
 
-static void count_step(const struct shape *s, struct dtp_step_work *out)
+static void count_step(const struct dtp_executor_counted *s, struct dtp_step_work *out)
 {
     double steps = s->plan->accumulate;
     double opened = s->opened[1];
@@ -467,17 +392,17 @@ static struct dtp_executor_traffic unpacked(const struct dtp_executor_block *blo
     return sum;
 }
 
-static double unpacked_bytes(const struct shape *s, uint32_t operators)
+static double unpacked_bytes(const struct dtp_executor_counted *s, uint32_t operators)
 {
     return unpacked(&s->block, operators, false).bytes;
 }
 
-static double unpacked_kernels(const struct shape *s, uint32_t operators)
+static double unpacked_kernels(const struct dtp_executor_counted *s, uint32_t operators)
 {
     return unpacked(&s->block, operators, false).kernels;
 }
 
-static void count_packed(const struct shape *s, struct dtp_step_work *out)
+static void count_packed(const struct dtp_executor_counted *s, struct dtp_step_work *out)
 {
     struct dtp_executor_traffic rest = unpacked(&s->block, ~0u, true), first = unpacked(&s->first, ~0u, true);
     if (!s->block.packed)
@@ -490,7 +415,7 @@ static void count_packed(const struct shape *s, struct dtp_step_work *out)
 }
 
 /* Amax of activations and gradients are zeroed in each micro-step, of weights in the first. */
-static void count_fp8(const struct shape *s, struct dtp_step_work *out)
+static void count_fp8(const struct dtp_executor_counted *s, struct dtp_step_work *out)
 {
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(s->plan);
     struct dtp_executor_fp8_work w = dtp_executor_fp8_work(&s->block, rule.keeps, s->again);
@@ -524,8 +449,8 @@ void dtp_executor_work(const struct dtp_transformer *transformer, const struct d
     const int kinds = dtp_parameter_alike_modules(transformer, alike);
     *out = (struct dtp_step_work){.kernels = 0};
     for (int kind = 1; kind + 1 < kinds; kind++) {
-        struct shape s;
-        shape_of(transformer, cluster, plan, &alike[kind], &s);
+        struct dtp_executor_counted s;
+        dtp_executor_counted_of(transformer, cluster, plan, &alike[kind], &s);
         count_flops(&s, out);
         count_bytes(&s, out);
         count_kernels(&s, out);
@@ -536,65 +461,4 @@ void dtp_executor_work(const struct dtp_transformer *transformer, const struct d
         out->head_columns = (double)s.rules.vocab_stride;
     }
     dtp_executor_leave_out_turns(transformer, plan, out);
-}
-
-void dtp_executor_row_traffic(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
-                              const struct dtp_plan *plan, struct dtp_row_traffic *out)
-{
-    struct shape s;
-    shape_of(t, cluster, plan, &(struct dtp_parameter_alike){1, t->layers},
-             &s); /* all have experts, or it is refused */
-    *out = (struct dtp_row_traffic){.starts_bytes = dtp_executor_starts_bytes(&s.block) * (plan->ep - 1),
-                                    .heard_bytes = dtp_executor_heard_bytes(&s.block)};
-    for (int i = 0; i < s.block.count; i++) {
-        const struct dtp_executor_operator *op = &s.block.op[i];
-        if (op->kind != DTP_OP_ALL_TO_ALL)
-            continue;
-        const bool weighed = op->saved != DTP_EXECUTOR_NONE;
-        uint64_t again = s.again & 1u << i ? (uint64_t)s.checkpointed : 0, forwards = t->layers + again;
-        out->heard += weighed ? forwards : 0;
-        out->exchanges += forwards + t->layers;
-        out->exchanged_bytes += dtp_bytes_product(forwards + t->layers, dtp_executor_sent_bytes(&s.block, weighed));
-    }
-}
-
-/* Gathers and scattered sums of the operators whose bits are set, forward. */
-static void count_rows(const struct shape *s, uint32_t operators, uint64_t layers, struct dtp_tensor_traffic *out)
-{
-    for (int i = 0; i < s->block.count; i++) {
-        out->gathers += operators & 1u << i && s->block.op[i].gathers ? layers : 0;
-        out->sums += operators & 1u << i && s->block.op[i].sums ? layers : 0;
-    }
-}
-
-/* Backward gathers what forward gathered once more and scatters its gradient; what forward scattered it gathers the
- * gradient of. The same of the embedding, and of the head but for its rows, which stay. */
-void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tensor_traffic *out)
-{
-    struct shape s;
-    struct dtp_tensor_traffic once = {0};
-    *out = (struct dtp_tensor_traffic){0};
-    const struct dtp_parameter_alike all = {1, slice->transformer.layers}; /* all have experts, or none */
-    shape_of(&slice->transformer, &slice->cluster, &slice->plan, &all, &s);
-    count_rows(&s, ~0u, slice->transformer.layers, &once);
-    count_rows(&s, s.again, (uint64_t)s.checkpointed, out);
-    out->gathers += 2 * once.gathers + once.sums + 2;
-    out->sums += once.sums + once.gathers + 2;
-    dtp_executor_tensor_overlap(&s.block, &slice->plan, slice->transformer.layers, out);
-    out->small_gathers = s.rules.chunk_count;
-    out->small_bytes = dtp_bytes_product(s.rules.tokens * DTP_EXECUTOR_LOSS_PART_BYTES, s.rules.tensor_ranks - 1);
-    uint64_t times = (uint64_t)s.opened[1], begin, elements;
-    for (int i = 0; i < 3; i++)
-        for (int next = 0; (elements = dtp_executor_summed_run(&s.layout[i], &next, &begin)) > 0;) {
-            uint64_t count = times * (i == 1 ? slice->transformer.layers : 1);
-            uint64_t bytes = elements * (uint64_t)s.element[i];
-            out->reductions += count;
-            out->reduced_bytes += dtp_bytes_product(2 * count, dtp_traffic_ring(bytes, s.rules.tensor_ranks));
-        }
-    if (!s.rules.gradient_norm)
-        return;
-    const bool apart = s.layout[3].elements && s.rules.shard_ranks == 1; /* those who divide experts add these up */
-    const uint64_t modules = (uint64_t)(s.modules - (apart ? s.layers : 0));
-    out->reductions++;
-    out->reduced_bytes += 2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * modules, s.rules.tensor_ranks);
 }

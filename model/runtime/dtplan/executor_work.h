@@ -20,8 +20,13 @@ void dtp_executor_leave_out_turns(const struct dtp_transformer *transformer, con
                                   struct dtp_step_work *out);
 /* What tensor parallel ranks send, of one's slice. */
 void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tensor_traffic *out);
-/* executor_tensor_overlap.c: what of it runs beside products. */
-void dtp_executor_tensor_overlap(const struct dtp_executor_block *block, const struct dtp_plan *plan, uint64_t layers,
+/* executor_tensor_overlap.c: what of it runs beside products of blocks of each kind, of so many layers. */
+struct dtp_executor_kinds {
+    const struct dtp_executor_block *block[DTP_LAYER_MLPS];
+    uint64_t layers[DTP_LAYER_MLPS];
+    int count;
+};
+void dtp_executor_tensor_overlap(const struct dtp_executor_kinds *kinds, const struct dtp_plan *plan,
                                  struct dtp_tensor_traffic *out);
 
 /* Of a micro-step, where ranks divide experts: how often each hears where the others' rows begin, bytes that a rank

@@ -194,7 +194,7 @@ static void make_modules(struct dtp_executor *x)
         const bool experts = x->expert_count && i >= x->module_count;
         module->shard_ranks = experts ? dtp_executor_expert_shards(x->plan, &x->rules) : x->rules.shard_ranks;
         module->replicas = experts ? dtp_executor_expert_copies(x->plan, &x->rules) : x->rules.replicas;
-        module->layout = experts                                   ? &x->experts
+        module->layout = experts ? (dtp_executor_mlp_of(x, layer) == DTP_LAYER_EXPERTS ? &x->experts : &x->no_experts)
                          : i >= x->module_count + x->adapter_count ? &x->packed
                          : i >= x->module_count                    ? &x->adapters
                          : i == 0                                  ? &x->embedding

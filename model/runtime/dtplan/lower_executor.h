@@ -106,7 +106,8 @@
  *   EMBEDDING_BACKWARD       GRADIENT, BATCH -> WEIGHT_GRADIENT (+=, zeroed before), POSITION_GRADIENT (the same)
  *   ZERO                     RESULT, demand.bytes of them
  *   SQUARE_SUM               INPUT -> PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module, whose number the
- *                            offset tells). Of what tensor parallel ranks have whole the first counts the squares
+ *                            offset tells; experts that ranks divide have the numbers behind all others, in the order
+ *                            of layers). Of what tensor parallel ranks have whole the first counts the squares
  *   CLIP_SCALE               PARTIALS (all modules) -> SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not
  *   OPTIMIZER                WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or
  *                            of this rank's shard of it. Moments of 8 bits have SCALE and OTHER_SCALE (fp32, of each

@@ -23,6 +23,8 @@ static void make_host_starts(struct dtp_executor *x, struct dtp_executor_flight 
 {
     const uint64_t bytes = dtp_executor_heard_bytes(x->shape);
     for (uint64_t layer = 0; layer < x->t->layers; layer++) {
+        if (dtp_executor_mlp_of(x, layer) != DTP_LAYER_EXPERTS)
+            continue;
         x->l->layer = (uint16_t)layer;
         flight->host_starts[layer] = dtp_lower_host_buffer(x->l, "rows of all ranks", DTP_OWNER_WORKSPACE, bytes);
         dtp_program_set_content(x->l->program, flight->host_starts[layer], DTP_CONTENT_ROUTES, 0);

@@ -41,6 +41,18 @@ void dtp_executor_derive_blocks(struct dtp_executor *x)
     x->shape = &x->shapes[dtp_layer_mlp_of(model)];
 }
 
+/* A module a layer, without parameters where the layer has no experts. */
+static void split_experts(struct dtp_executor *x)
+{
+    const struct dtp_transformer alike = dtp_transformer_all_alike(x->l->model, true);
+    x->expert_count = x->t->layers;
+    if (!x->block[DTP_LAYER_EXPERTS].elements) /* a stage without such layers */
+        return;
+    dtp_parameter_split_experts(x->l->model, x->t, x->rules.shard_ranks, dtp_executor_expert_shards(x->plan, &x->rules),
+                                &x->block[DTP_LAYER_EXPERTS], &x->experts);
+    dtp_parameter_cut_module(&alike, x->l->tp, 1, &x->block[DTP_LAYER_EXPERTS]);
+}
+
 void dtp_executor_derive_layouts(struct dtp_executor *x)
 {
     const struct dtp_lowering *l = x->l;
@@ -63,11 +75,7 @@ void dtp_executor_derive_layouts(struct dtp_executor *x)
     dtp_executor_adapter_module(x->t, x->plan, shards, &x->adapters);
     if (x->shape->packed)
         dtp_parameter_split_packed(&x->block[DTP_LAYER_DENSE], shards, &x->block[DTP_LAYER_DENSE], &x->packed);
-    if (dtp_executor_divides_experts(x)) { /* in all layers: others are refused */
-        x->expert_count = x->t->layers;
-        dtp_parameter_split_experts(l->model, x->t, shards, dtp_executor_expert_shards(x->plan, &x->rules),
-                                    &x->block[DTP_LAYER_EXPERTS], &x->experts);
-        dtp_parameter_cut_module(l->model, l->tp, 1, &x->block[DTP_LAYER_EXPERTS]);
-    }
+    if (dtp_executor_divides_experts(x))
+        split_experts(x);
     take_ends(x);
 }

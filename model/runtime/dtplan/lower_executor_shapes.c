@@ -108,23 +108,21 @@ static void add_tensors(struct dtp_executor *x, const struct dtp_parameter_modul
                                                                                .at = module->tensor[i]});
 }
 
-/* Of the chunk's blocks, where ranks divide them. */
-static void add_experts(struct dtp_executor *x, const struct dtp_lower_chunk *chunk)
-{
-    if (x->expert_count && chunk->layers)
-        add_tensors(x, &x->experts, x->model_layers + 2 + chunk->first_of_model, chunk->layers);
-}
-
-/* Neighbours of one kind together. */
-static void add_blocks(struct dtp_executor *x, const struct dtp_lower_chunk *chunk)
+/* Neighbours of one kind together: blocks, or their experts, where ranks divide them. */
+static void add_blocks(struct dtp_executor *x, const struct dtp_lower_chunk *chunk, bool experts)
 {
     uint64_t first = chunk->first, end = chunk->first + chunk->layers;
-    for (uint64_t layer = first; layer < end; layer++)
-        if (layer + 1 == end || dtp_executor_mlp_of(x, layer + 1) != dtp_executor_mlp_of(x, first)) {
-            add_tensors(x, &x->block[dtp_executor_mlp_of(x, first)], chunk->first_of_model + first - chunk->first + 1,
-                        layer + 1 - first);
-            first = layer + 1;
-        }
+    for (uint64_t layer = first; layer < end; layer++) {
+        const enum dtp_layer_mlp mlp = dtp_executor_mlp_of(x, first);
+        if (layer + 1 < end && dtp_executor_mlp_of(x, layer + 1) == mlp)
+            continue;
+        const uint64_t of_model = chunk->first_of_model + first - chunk->first;
+        if (!experts)
+            add_tensors(x, &x->block[mlp], of_model + 1, layer + 1 - first);
+        else if (mlp == DTP_LAYER_EXPERTS)
+            add_tensors(x, &x->experts, x->model_layers + 2 + of_model, layer + 1 - first);
+        first = layer + 1;
+    }
 }
 
 /* Ranks so far apart in the job as ranks of a role: stages may stand between them. */
@@ -154,12 +152,12 @@ void dtp_executor_describe(struct dtp_executor *x)
     dtp_program_set_execution(x->l->program, &execution);
     add_tensors(x, &x->embedding, 0, 1);
     for (uint32_t i = 0; i < x->l->role.chunk_count; i++)
-        add_blocks(x, &x->l->role.chunks[i]);
+        add_blocks(x, &x->l->role.chunks[i], false);
     add_tensors(x, &x->head, x->model_layers + 1, 1);
     if (x->adapter_count)
         add_tensors(x, &x->adapters, x->model_layers + 2, x->adapter_count);
-    for (uint32_t i = 0; i < x->l->role.chunk_count; i++)
-        add_experts(x, &x->l->role.chunks[i]);
+    for (uint32_t i = 0; i < x->l->role.chunk_count && x->expert_count; i++)
+        add_blocks(x, &x->l->role.chunks[i], true);
     if (x->packed_count)
         add_tensors(x, &x->packed, x->model_layers + 2 + x->adapter_count, x->packed_count);
 }

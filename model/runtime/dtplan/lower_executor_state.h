@@ -71,7 +71,7 @@ struct dtp_executor {
     struct dtp_parameter_module embedding, head;       /* layouts */
     struct dtp_parameter_module block[DTP_LAYER_MLPS]; /* of a block with such an MLP; empty: the model has none */
     struct dtp_parameter_module adapters, packed;      /* of a block's; of its matrices in 4 bits */
-    struct dtp_parameter_module experts;               /* of a block's where ranks divide them */
+    struct dtp_parameter_module experts, no_experts;   /* of a block's where ranks divide them; empty: it has none */
     struct dtp_executor_module *modules; /* [module_count + all counts behind it]; of what the rank holds */
     uint64_t module_count, adapter_count, packed_count, expert_count; /* of the latter three one a block, or none */
     uint64_t model_layers;                                            /* of all ranks */
@@ -471,10 +471,12 @@ void dtp_executor_join_copies(struct dtp_executor *x);
 void dtp_executor_close_table(struct dtp_executor *x);
 /* The model's number of a module. */
 uint64_t dtp_executor_model_module(const struct dtp_executor *x, uint64_t index);
-/* Partial sums of squares of all modules of the model that are trained. */
+/* Partial sums of squares of all modules of the model that are trained; those of divided experts, of the layers that
+ * have any, stand behind all others. */
 static inline uint64_t dtp_executor_partials_bytes(const struct dtp_executor *x)
 {
-    uint64_t experts = dtp_executor_divides_experts(x) ? x->model_layers : 0;
+    uint64_t experts =
+        dtp_executor_divides_experts(x) ? dtp_transformer_expert_layers(x->l->transformer, x->model_layers) : 0;
     uint64_t modules = x->shape->adapted ? x->adapter_count : x->model_layers + 2 + experts;
     return 4 * (uint64_t)DTP_EXECUTOR_SQUARE_SUM_PARTIALS * modules;
 }

@@ -46,10 +46,20 @@ static void begin_behind(struct dtp_executor *x, struct dtp_draft *draft, enum d
     draft->op.stream = last_reducing(module);
 }
 
+/* Where its partial sums stand among those of all modules of the model. */
+static uint64_t partials_place(const struct dtp_executor *x, const struct dtp_executor_module *module)
+{
+    const uint64_t index = (uint64_t)(module - x->modules), modules = x->model_layers + 2;
+    if (x->shape->adapted)
+        return index - x->module_count;
+    const uint64_t of_model = dtp_executor_model_module(x, index);
+    return of_model < modules ? of_model
+                              : modules + dtp_transformer_expert_layers(x->l->transformer, of_model - modules);
+}
+
 static void square_sum_draft(struct dtp_executor *x, struct dtp_draft *draft, struct dtp_executor_module *module)
 {
-    uint64_t partial_bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS, place = (uint64_t)(module - x->modules);
-    uint64_t index = x->shape->adapted ? place - x->module_count : dtp_executor_model_module(x, place);
+    uint64_t partial_bytes = 4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS, index = partials_place(x, module);
     dtp_draft_role(draft, DTP_ROLE_INPUT, dtp_executor_gradients_of(module), DTP_READ, 0);
     dtp_draft_role(draft, DTP_ROLE_PARTIALS, x->partials, DTP_WRITE, index * partial_bytes);
     dtp_executor_memory(draft, 0,

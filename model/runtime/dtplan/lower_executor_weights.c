@@ -163,7 +163,7 @@ static void fill_slot(struct dtp_executor *x, uint64_t slot, uint64_t block)
         dtp_executor_experts(x, x->slot_block[slot])->gathered = DTP_NO_BUFFER;
     x->slot_block[slot] = block;
     gather(x, dtp_executor_block(x, block), x->slot[slot], false, x->slot_read[slot]);
-    if (experts)
+    if (experts && dtp_executor_experts(x, block)->layout->elements)
         gather(x, dtp_executor_experts(x, block), x->expert_slot[slot], false, x->slot_read[slot]);
 }
 
@@ -188,7 +188,7 @@ void dtp_executor_after_block(struct dtp_executor *x, uint64_t layer)
 
 static void make_ring(struct dtp_executor *x)
 {
-    const bool experts = x->expert_count && dtp_executor_is_sharded(x, dtp_executor_experts(x, 0));
+    const bool experts = x->experts.elements && dtp_executor_is_sharded(x, dtp_executor_experts(x, 0));
     for (uint64_t slot = 0; slot < x->rules.ring; slot++) {
         x->slot_block[slot] = NO_BLOCK;
         x->slot_read[slot] = DTP_NO_OP;
@@ -198,7 +198,7 @@ static void make_ring(struct dtp_executor *x)
         x->expert_slot[slot] = DTP_NO_BUFFER;
         if (experts)
             x->expert_slot[slot] = dtp_lower_buffer(x->l, "gathered experts", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
-                                                    weight_bytes(x, dtp_executor_experts(x, 0)), true);
+                                                    dtp_bytes_product(x->experts.elements, x->element_bytes), true);
         dtp_program_set_element(x->l->program, x->expert_slot[slot], x->rules.compute);
     }
 }
@@ -258,7 +258,8 @@ void dtp_executor_step_begins(struct dtp_executor *x)
         if (x->modules[i].layout->elements)
             gather(x, &x->modules[i], x->modules[i].gathered, false, DTP_NO_OP);
         uint16_t layer = dtp_executor_layer_of(x, i); /* its experts, in the order of use */
-        if (layer != DTP_NO_LAYER && x->expert_count && dtp_executor_experts(x, layer)->shard_ranks > 1)
+        if (layer != DTP_NO_LAYER && x->expert_count && dtp_executor_experts(x, layer)->shard_ranks > 1 &&
+            dtp_executor_experts(x, layer)->layout->elements)
             gather(x, dtp_executor_experts(x, layer), dtp_executor_experts(x, layer)->gathered, false, DTP_NO_OP);
     }
 }

@@ -39,13 +39,16 @@ static void add_folded(struct dtp_traffic *job, enum dtp_collective collective, 
 
 /* Of a block's experts where ranks divide them, among the ranks with the same ones: as a block's, without a turn of
  * their own. And rows of tokens that go to them, with what is said of these first. */
-static void add_experts(struct dtp_traffic *job, const struct dtp_executor_rules *r, uint64_t passes)
+static void add_experts(struct dtp_traffic *job, const struct dtp_executor_rules *r,
+                        const struct dtp_parameter_alike *blocks)
 {
     const struct dtp_plan *plan = job->plan;
     const struct dtp_transformer own = dtp_plan_own_experts(job->transformer, plan);
     const struct dtp_gradient_dtypes dtype = dtp_executor_gradient_dtypes(&own, r, 1);
-    const uint64_t layers = own.layers, steps = plan->accumulate, shards = dtp_executor_expert_shards(plan, r),
-                   copies = dtp_executor_expert_copies(plan, r), reductions = r->reduces_always ? steps : 1;
+    const uint64_t layers = blocks->count, steps = plan->accumulate,
+                   passes = dtp_executor_block_gathers(job->transformer, r, steps, blocks),
+                   shards = dtp_executor_expert_shards(plan, r), copies = dtp_executor_expert_copies(plan, r),
+                   reductions = r->reduces_always ? steps : 1;
     struct dtp_parameter_module rest, experts;
     struct dtp_row_traffic rows;
     dtp_parameter_split_experts(job->transformer, &own, r->shard_ranks, shards, &rest, &experts);
@@ -112,7 +115,7 @@ void dtp_executor_traffic(struct dtp_traffic *job)
             dtp_executor_adapter_module(t, job->plan, r.shard_ranks, &layout);
         else
             dtp_parameter_module(t, r.shard_ranks, alike[i].module, &layout);
-        if (job->plan->ep > 1 && block) {
+        if (job->plan->ep > 1 && block && dtp_transformer_layer_has_experts(t, alike[i].module - 1)) {
             const struct dtp_transformer own = dtp_plan_own_experts(t, job->plan);
             struct dtp_parameter_module experts;
             dtp_parameter_split_experts(t, &own, r.shard_ranks, 1, &layout, &experts);
@@ -137,17 +140,17 @@ void dtp_executor_traffic(struct dtp_traffic *job)
     dtp_traffic_add(job, r.hook == DTP_COMM_HOOK_INT8 ? DTP_ALL_GATHER : DTP_ALL_REDUCE,
                     dtp_bytes_product(sums, replicated), dtp_bytes_product(sums, replications), r.replicas,
                     r.shard_ranks);
+    const uint64_t experts = job->plan->ep > 1 ? dtp_transformer_expert_layers(t, layers) : 0;
     if (r.gradient_norm)
-        dtp_traffic_add(
-            job, DTP_ALL_REDUCE,
-            2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * (all + (job->plan->ep > 1 ? layers : 0)),
-                                 r.shard_ranks),
-            1, r.shard_ranks, 1);
+        dtp_traffic_add(job, DTP_ALL_REDUCE,
+                        2 * dtp_traffic_ring(4 * DTP_EXECUTOR_SQUARE_SUM_PARTIALS * (all + experts), r.shard_ranks), 1,
+                        r.shard_ranks, 1);
     job->out->host_to_device_bytes = dtp_bytes_product(micro_steps, dtp_batch_layout_of(r.tokens).bytes) +
                                      DTP_EXECUTOR_SCALARS_BYTES + (r.host_optimizer ? up : 0);
     job->out->device_to_host_bytes = DTP_EXECUTOR_SCALARS_BYTES + (r.host_optimizer ? down : 0);
-    if (job->plan->ep > 1)
-        add_experts(job, &r, passes);
+    for (int i = 1; i + 1 < kinds && job->plan->ep > 1; i++)
+        if (dtp_transformer_layer_has_experts(t, alike[i].module - 1))
+            add_experts(job, &r, &alike[i]);
 }
 
 uint64_t dtp_executor_table_gradient_bytes(const struct dtp_slice *slice)
