@@ -85,9 +85,9 @@ static bool same_words(const struct known *known, const struct dtp_lower_part *p
 }
 
 /* The first slot that has the buffer of this one. */
-static uint32_t first_alike(const dtp_buffer_id *found, uint32_t at)
+static uint8_t first_alike(const dtp_buffer_id *found, uint32_t at)
 {
-    uint32_t first = 0;
+    uint8_t first = 0;
     while (found[first].index != found[at].index)
         first++;
     return first;
