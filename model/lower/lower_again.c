@@ -84,28 +84,37 @@ static bool same_words(const struct known *known, const struct dtp_lower_part *p
     return true;
 }
 
-/* The first slot that has the buffer of this one. */
-static uint8_t first_alike(const dtp_buffer_id *found, uint32_t at)
+#define SLOT_PLACES 512u /* a power of two, twice as many as there are slots */
+
+/* Of each slot the first that has its buffer: by a table of the slots seen, at the buffer's number or behind it. */
+static void list_firsts(const dtp_buffer_id *found, uint32_t count, uint8_t out[DTP_LOWER_MOST_SLOTS])
 {
-    uint8_t first = 0;
-    while (found[first].index != found[at].index)
-        first++;
-    return first;
+    uint16_t seen[SLOT_PLACES] = {0}; /* 1 + the slot */
+    for (uint32_t at = 0; at < count; at++) {
+        uint32_t place = found[at].index % SLOT_PLACES;
+        while (seen[place] && found[seen[place] - 1u].index != found[at].index)
+            place = (place + 1) % SLOT_PLACES;
+        if (!seen[place])
+            seen[place] = (uint16_t)(at + 1);
+        out[at] = (uint8_t)(seen[place] - 1u);
+    }
 }
 
 static bool begins_alike(const struct dtp_lowering *l, const struct known *known, const struct dtp_lower_part *part,
                          const dtp_buffer_id *found, uint32_t count)
 {
     const struct dtp_buffer *buffers = dtp_program_buffers(l->program);
+    uint8_t first[DTP_LOWER_MOST_SLOTS];
     uint32_t at = 0;
     if (known->slot_count != count || known->kind != part->kind || !same_words(known, part))
         return false;
+    list_firsts(found, count, first);
     for (uint32_t i = 0; i < part->set_count; i++) {
         const uint32_t end = at + part->set[i].count;
         for (at = part->set[i].read ? at : end; at < end; at++) {
             struct class class = class_of(buffers, found[at]);
             if (class.what != known->found[at].what || class.bytes != known->found[at].bytes ||
-                first_alike(found, at) != known->same_as[at])
+                first[at] != known->same_as[at])
                 return false;
         }
     }
@@ -120,10 +129,9 @@ static void list_found(const struct dtp_lowering *l, const struct dtp_lower_part
     const struct dtp_buffer *buffers = dtp_program_buffers(l->program);
     uint32_t at = 0;
     for (uint32_t i = 0; i < part->set_count; i++)
-        for (const uint32_t end = at + part->set[i].count; at < end; at++) {
+        for (const uint32_t end = at + part->set[i].count; at < end; at++)
             out->found[at] = part->set[i].read ? class_of(buffers, found[at]) : (struct class){0, NO_CLASS};
-            out->same_as[at] = first_alike(found, at);
-        }
+    list_firsts(found, at, out->same_as);
 }
 
 /* False: the buffer that is left is none that the part could know. */
