@@ -492,6 +492,7 @@ static void add_launch_bound(struct dtp_time *time)
     if (idle_s <= 0)
         return;
     time->compute_s = time->host_launch_s;
+    time->launch_wait_s = idle_s;
     time->exposed_communication_s = fmax(0, time->exposed_communication_s - idle_s);
 }
 

@@ -338,7 +338,8 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
     struct dtp_execution execution = dtp_plan_execution(j->plan);
     double slowest = dtp_slowest_rank_factor(j->cluster->gpus, dtp_rank_deviation(&execution));
     double share = s->sum_s / (pp * s->slowest_s); /* of the slice's parts, which are the slowest stage's */
-    double *parts[] = {&t->matmul_s, &t->attention_s, &t->memory_bound_s, &t->loss_s, &t->recompute_s};
+    double *parts[] = {&t->matmul_s, &t->attention_s, &t->memory_bound_s,
+                       &t->loss_s,   &t->recompute_s, &t->launch_wait_s};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         *parts[i] *= share;
     t->compute_s = own_s;

@@ -282,6 +282,8 @@ expect 0 --params 1e9 --gpus 8 --gpu mine --machine pcie-box --catalog mine.csv
 # A model as its hub calls it.
 expect 2 --model meta-llama/Llama-3.1-8B
 says "'Llama-3.1-8B' without a folder is a preset"
+expect 2 --model meta-llama/Llama-2-7b-hf
+says "did you mean 'llama-2-7b'"
 expect 2 --model ./
 says "name the config.json in it"
 # Measurements are not written over.

@@ -159,6 +159,8 @@ static void test_plan_text_of_trouble(void **state)
     r->prediction.time.exposed_offload_s = 0.1;
     r->prediction.time.step_s = 0.51;
     r->prediction.time.host_launch_s = r->prediction.time.compute_s;
+    r->prediction.time.launch_wait_s = 0.125 * r->prediction.time.compute_s;
+    r->prediction.time.beside_s = 0.25 * r->prediction.time.compute_s;
     r->money.known = false;
     r->advice.kind = DTP_ADVICE_HOPELESS;
     r->advice.count = 0;
