@@ -236,8 +236,10 @@ extern "C" int dtp_cuda_lay_out_heads(void *self, const struct dtp_lay_out_heads
         const bool whole = a->head_dim / 2 % full == 0;
         const uint64_t vectors =
             ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * (a->head_dim / 2 / (whole ? full : 1));
-        const unsigned rows = dtp::blocks_for((uint64_t)a->batch * a->sequence, 1),
-                       threads = vectors < dtp::threads ? (unsigned)(vectors + 31) / 32 * 32 : dtp::threads;
+        const unsigned rows = dtp::blocks_for((uint64_t)a->batch * a->sequence, 1);
+        /* As many turns as the widest block takes, each of about as many heads. */
+        const uint64_t turns = (vectors + dtp::threads - 1) / dtp::threads, each = (vectors + turns - 1) / turns;
+        const unsigned threads = (unsigned)(each + 31) / 32 * 32;
         if (whole)
             dtp::lay_out_heads<T, full><<<rows, threads, 0, dtp::stream_of(stream)>>>(*a);
         else

@@ -11,7 +11,7 @@ namespace
 /* Largest value and sum of exp(x - largest), as they come (Milakov & Gimelshein 2018, "Online normalizer calculation
  * for softmax"). */
 struct normaliser {
-    float largest = -3.0e38f, sum = 0;
+    float largest = -2.0e38f, sum = 0; /* finite times log2(e), too: padding is minus infinity */
 
     template <int N> __device__ void add(const float (&x)[N])
     {
@@ -21,9 +21,10 @@ struct normaliser {
             above = fmaxf(above, x[e]);
         sum *= exp2_fast((largest - above) * log2_e);
         largest = above;
+        const float taken = above * log2_e; /* of each in one instruction */
 #pragma unroll
         for (int e = 0; e < N; e++)
-            sum += exp2_fast((x[e] - above) * log2_e);
+            sum += exp2_fast(fmaf(x[e], log2_e, -taken));
     }
 
     __device__ void across_warp()
@@ -173,10 +174,11 @@ template <int N, bool CAPPED>
 __device__ void make_gradient(float (&x)[N], uint32_t vector, const row_result &r, const cap<CAPPED> &capped)
 {
     float slope[N];
+    const float taken = r.largest * log2_e;
 #pragma unroll
     for (int e = 0; e < N; e++) {
         slope[e] = capped.slope(x[e]);
-        x[e] = r.factor == 0 ? 0.0f : exp2_fast((x[e] - r.largest) * log2_e) * r.factor;
+        x[e] = r.factor == 0 ? 0.0f : exp2_fast(fmaf(x[e], log2_e, -taken)) * r.factor;
     }
     if (r.target / N == vector) {
 #pragma unroll

@@ -70,6 +70,26 @@ static void bench_columns(uint64_t rows, uint32_t parts, uint64_t width)
           (unsigned long long)width);
 }
 
+/* Rows of q, k and v as ranks of context parallel exchange them, turned on the way. */
+static void bench_lay_out(uint32_t sequence, uint32_t heads, uint32_t kv_heads, uint32_t dim)
+{
+    const uint64_t all = (uint64_t)sequence * (heads + 2 * kv_heads) * dim;
+    struct dtp_lay_out_heads_args a = {.rows = bench_take(all, bf16),
+                                       .laid_out = bench_take(all, bf16),
+                                       .cosines = bench_take((uint64_t)sequence * dim / 2, fp32),
+                                       .sines = bench_take((uint64_t)sequence * dim / 2, fp32),
+                                       .batch = 1,
+                                       .sequence = sequence,
+                                       .heads = heads,
+                                       .kv_heads = kv_heads,
+                                       .head_dim = dim,
+                                       .ranks = 2,
+                                       .chunks = 2,
+                                       .element = bf16};
+    BENCH(lay_out_heads, a, 4 * all + 4 * (uint64_t)sequence * dim, 0, "lay out heads %u x %u:%u heads of %u", sequence,
+          heads, kv_heads, dim);
+}
+
 void bench_heads(void)
 {
     bench_qk_norm(4096, 16, 8, 128);
@@ -79,4 +99,6 @@ void bench_heads(void)
     bench_merge(32768, 16, 128);
     bench_columns(16384, 2, 2048);
     bench_columns(32768, 2, 512);
+    bench_lay_out(32768, 32, 8, 64);
+    bench_lay_out(16384, 32, 8, 128);
 }
