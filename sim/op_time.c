@@ -316,10 +316,7 @@ void dtp_op_seconds_all(const struct dtp_op_rates *rates, double *out, uint32_t 
 
 bool dtp_op_at_power_limit(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
-    enum dtp_op_class class = dtp_op_kind_class(op->kind);
-    return class == DTP_CLASS_MATMUL ||
-           (class == DTP_CLASS_ATTENTION &&
-            dtp_attention_at_power_limit(&rates->cluster->gpu, &op->demand->attention, rates->execution));
+    return dtp_op_power(rates->program, &rates->cluster->gpu, op) > 0;
 }
 
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
@@ -330,16 +327,6 @@ double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *o
     return dtp_kernel_in_step_s(dtp_op_at_power_limit(rates, op), gaps_of(rates, op), alone_s, factor, speedup);
 }
 
-/* Of what is at the power limit: what draws less than a matmul does. */
-static bool is_lighter(const struct dtp_op_rates *rates, const struct dtp_op *op)
-{
-    const struct dtp_demand *d = op->demand;
-    if (dtp_op_kind_class(op->kind) == DTP_CLASS_ATTENTION)
-        return true;
-    bool of_weights = dtp_measured_matmul_of_weights(dtp_measured_matmul_of_op(rates->program, op));
-    return dtp_matmul_has_odd_rows(d->dtype, of_weights, d->m, d->n, d->k);
-}
-
 struct dtp_kernel_sums dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s)
 {
     struct dtp_kernel_sums sums = {0, 0, 0};
@@ -348,9 +335,9 @@ struct dtp_kernel_sums dtp_op_sum_kernels(const struct dtp_op_rates *rates, cons
         bool computes = ops[i].stream == DTP_STREAM_COMPUTE || ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT;
         if (!computes || !dtp_op_is_kernel(&ops[i]))
             continue;
-        bool tensor = dtp_op_at_power_limit(rates, &ops[i]);
-        double gaps_s = tensor ? gaps_of(rates, &ops[i]) : alone_s[i];
-        *(is_lighter(rates, &ops[i]) ? &sums.lighter_s : &sums.matmul_s) += alone_s[i] - gaps_s;
+        double power = dtp_op_power(rates->program, &rates->cluster->gpu, &ops[i]);
+        double gaps_s = power > 0 ? gaps_of(rates, &ops[i]) : alone_s[i];
+        *(power < 1 ? &sums.lighter_s : &sums.matmul_s) += alone_s[i] - gaps_s;
         sums.other_s += gaps_s;
     }
     return sums;
