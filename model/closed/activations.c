@@ -122,3 +122,17 @@ void dtp_activations_count(const struct dtp_transformer *transformer, const stru
     dtp_layer_tensors_of(transformer, dtp_layer_mlp_of(transformer), cluster, plan, &tensors);
     dtp_activations_of(transformer, plan, &tensors, out);
 }
+
+uint64_t dtp_activations_for_weights(const struct dtp_plan *plan, const struct dtp_layer_tensors *tensors)
+{
+    uint64_t inputs = 0, outputs = 0;
+    for (int i = 0; i < tensors->kind.matrices; i++) {
+        const struct dtp_layer_matrix *matrix = &tensors->kind.matrix[i];
+        if (matrix->frozen)
+            continue;
+        inputs |= UINT64_C(1) << tensors->input[i];
+        outputs +=
+            matrix->expert ? dtp_layer_received(tensors, tensors->kind.experts_per_token * matrix->out) : matrix->out;
+    }
+    return dtp_layer_tensors_bytes(tensors, inputs) + dtp_plan_compute_bytes(plan) * outputs;
+}

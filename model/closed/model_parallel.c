@@ -80,6 +80,7 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
         plan->pp > 1 && transformer->tied_head && dtp_schedule_row(plan->schedule)->placement != DTP_CHUNKS_VEE;
     out->plan.wrap_ends = dtp_plan_wraps_ends(plan, transformer);
     out->plan.most_layers = out->plan.head_layers = out->plan.head_rank = 0;
+    out->plan.pass_times = (struct dtp_pass_times){0};
     if (plan->pp > 1) { /* of layers that stay in bf16 those of the first stage, which keeps most of what is saved */
         out->plan.megatron.bf16_first = plan->megatron.bf16_first < out->transformer.layers
                                             ? plan->megatron.bf16_first
@@ -523,6 +524,17 @@ void dtp_stages_memory_of_slice(const struct dtp_transformer *transformer, const
     fill_memory(&j, memory);
 }
 
+/* Bytes of a micro-batch in one layer. */
+static void fill_kept(const struct job *j, struct dtp_part_cost *layer)
+{
+    const struct dtp_slice *s = &j->slice;
+    struct dtp_layer_tensors tensors;
+    dtp_layer_tensors_of(&s->transformer, dtp_layer_mlp_of(&s->transformer), &s->cluster, &s->plan, &tensors);
+    double tokens = (double)dtp_plan_tokens(j->plan);
+    layer->kept = (double)dtp_layer_tensors_bytes(&tensors, tensors.kept) * tokens;
+    layer->kept_for_weight = (double)dtp_activations_for_weights(&s->plan, &tensors) * tokens;
+}
+
 /* F is a third of the matmuls, W another, and attention has no W (Qi et al. 2024, table 1). What tensor parallel ranks
  * exchange stands in the layers, half of it forward. */
 void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -547,6 +559,7 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
     *layer = (struct dtp_part_cost){.forward_s = forward * scale + exchanged_s / 2,
                                     .backward_s = backward * scale + exchanged_s / 2,
                                     .weight_s = weight * scale};
+    fill_kept(&j, layer);
     *head = (struct dtp_part_cost){.forward_s = s.head_s / 3, .backward_s = s.head_s / 3, .weight_s = s.head_s / 3};
     *send_s = s.boundary_s / (2 * plan->virtual_stages);
 }

@@ -55,7 +55,8 @@
     X(MEGATRON_LAYERS, p->runtime->overlap_grad_reduce || p->deepspeed.megatron_layers,                                \
       "Megatron's layers: runtime megatron, or deepspeed with megatron_layers")                                        \
     X(ZERO_BUBBLE, p->runtime->validates &&dtp_plan_splits_backward(p),                                                \
-      "zero bubble schedules (zb-h1, zb-h2, zb-v, v-half, v-min, zb-interleaved) under runtime megatron")              \
+      "zero bubble schedules (zb-h1, zb-h2, zb-1p, zb-2p, zb-v, v-half, v-min, zb-interleaved) under runtime "         \
+      "megatron")                                                                                                      \
     X(DEEPSPEED, p->runtime->overlap_comm, "runtime deepspeed")                                                        \
     X(ZERO1, p->runtime->overlap_comm && p->strategy == DTP_ZERO1, "zero1 under runtime deepspeed")                    \
     X(ULYSSES, p->runtime->overlap_comm && p->cp > 1, "context parallelism (cp above 1) under runtime deepspeed")      \
