@@ -264,6 +264,18 @@ static double subtracted_bytes(const struct dtp_demand *d)
     return d->form == DTP_FORM_SUBTRACTED ? d->m * d->n * dtp_dtype_bytes(d->dtype) : 0;
 }
 
+/* Of the rate of the executor's kernels that pass over memory and do little else. */
+static double native_share(const struct dtp_op *op)
+{
+    const struct dtp_calibration *c = &dtp_calibration;
+    switch (op->kind) {
+    case DTP_OP_NORM_BACKWARD: return c->native_norm_backward;
+    case DTP_OP_LOSS_PARTS:
+    case DTP_OP_LOSS_BACKWARD: return c->native_loss * (op->demand->attention.softcap > 0 ? c->native_soft_cap : 1);
+    default: return 1;
+    }
+}
+
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     const struct dtp_demand *d = op->demand;
@@ -279,7 +291,9 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     case DTP_CLASS_MEMORY:
         if (op->kind == DTP_OP_ORTHOGONALIZE && rates->execution->own_kernels)
             return gaps_s + orthogonalize_seconds(d);
-        return gaps_s + pass_s(&rates->passes, d) + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
+        return gaps_s + pass_s(&rates->passes, d) +
+               ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel] *
+                                   (rates->execution->own_kernels ? native_share(op) : 1));
     case DTP_CLASS_COLLECTIVE: return most(collective_seconds(rates, op), few_ctas_s(rates, op));
     case DTP_CLASS_UPLOAD:
     case DTP_CLASS_DOWNLOAD: return ratio(d->sent_bytes, rates->copy_bytes_per_s);

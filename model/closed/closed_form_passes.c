@@ -1,5 +1,7 @@
 /* Memory-bound kernels of a micro-step: their bytes, and seconds by what bounds them. */
 #include "closed/closed_form_timing.h"
+
+#include "cost/calibration.h"
 #include "plan/rules.h"
 
 double dtp_timing_passes_s(const struct dtp_timing *c, const struct dtp_block_work *block, bool backward)
@@ -17,7 +19,9 @@ double dtp_timing_loss_s(const struct dtp_timing *c, double bytes)
 {
     if (dtp_plan_softmax_in_place(c->plan))
         return bytes / c->streaming_bytes_per_s;
-    if (c->own || !dtp_loss_passes(c->plan))
+    if (c->own)
+        return bytes / (dtp_calibration.native_loss * c->eager_bytes_per_s);
+    if (!dtp_loss_passes(c->plan))
         return bytes / c->eager_bytes_per_s;
     return bytes / c->pass_bytes_per_s +
            dtp_loss_elements(c->transformer, c->plan) * c->tokens / c->passes.elements_per_s;
