@@ -40,8 +40,10 @@ void dtp_plan_derive_adapters(struct dtp_resolver *r)
 static void check_runtime(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    if (!p->runtime->adapters)
+    if (!p->runtime->adapters) { /* whose defaults the rules below would refuse as well */
         dtp_plan_refuse(r, "lora", "is not modelled under runtime %s; use runtime torch", p->runtime->name);
+        return;
+    }
     if (p->tp > 1 || p->pp > 1 || p->cp > 1)
         dtp_plan_refuse(r,
                         p->tp > 1   ? "tp"

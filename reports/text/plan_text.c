@@ -436,6 +436,9 @@ static void print_advice(const struct dtp_report *report, const struct dtp_page 
         print_change(report, &advice->changes[i], i == 0 ? 2 : 5, page);
         dtp_page_ink(page, DTP_INK_PLAIN);
     }
+    if (report->simulated && advice->count > 0)
+        dtp_page_print(page, DTP_INK_DIM,
+                       "  by formulas, this plan's figures too; dtplan whatif simulates each change\n");
 }
 
 static const char *verdict_of_neighbour(enum dtp_verdict verdict)
