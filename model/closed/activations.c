@@ -96,7 +96,7 @@ void dtp_activations_of(const struct dtp_transformer *transformer, const struct 
                      .plan = plan,
                      .h = transformer->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1),
                      .c = c,
-                     .e = dtp_plan_autocast(plan) ? 4 : c,
+                     .e = dtp_plan_stream_bytes(plan),
                      .statistics = 4 * tensors->kind.norm_statistics};
     *out = (struct dtp_activations){.layer_input = input,
                                     .gradient = input,
