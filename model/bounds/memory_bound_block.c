@@ -120,7 +120,7 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
     }
     if (!b->plan->adapters.train_ends)
         b->head_input = dtp_plan_result_bytes(b->plan) * b->transformer->hidden;
-    if (dtp_plan_widens_norms(b->plan)) /* the embedding's rows */
+    if (dtp_plan_widens_norms(b->plan) && !dtp_plan_widens_ends(b->plan)) /* the embedding's rows */
         b->narrow_input = dtp_bound_tokens(b, (4 - b->bytes.compute) * b->transformer->hidden);
     return a;
 }

@@ -217,13 +217,16 @@ double dtp_adapted_traffic_bytes(const struct dtp_transformer *transformer, cons
     struct dtp_trained_count count;
     dtp_plan_trained(transformer, plan, &count);
     double a = dtp_dtype_bytes(plan->adapters.dtype), trained = (double)count.trained;
+    double bytes = 0;
     bool sums = plan->accumulate > 1 && !dtp_plan_fetches_modules(plan); /* those reduce in each, into the partition */
+    if (dtp_plan_widens_ends(plan))                                      /* of the head's weight a cast */
+        bytes += (double)(transformer->vocab * transformer->hidden) * (4 + dtp_plan_compute_bytes(plan));
     double adds = sums ? 3 * a : 0, copies = reduces ? 2 * a : 0;
     if (dtp_plan_mixes_ends(plan))
         trained -= (double)dtp_plan_trained_ends(transformer, plan) *
                    (1 - dtp_dtype_bytes(plan->precision.params) / a); /* on one rank: bytes to add alone */
     if (!dtp_plan_shards_params(plan))
-        return trained * (adds + copies);
+        return bytes + trained * (adds + copies);
     double gathers = plan->reshard_after_forward ? 2 : 1;
     return gathers * 2 * ((double)count.frozen_bytes + a * trained) + trained * (adds + copies);
 }

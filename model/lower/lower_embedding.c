@@ -52,8 +52,9 @@ dtp_buffer_id dtp_lower_embedding_rows(struct dtp_lowering *l, const char *name)
 void dtp_lower_embedding(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
-    uint64_t bytes = dtp_plan_widens_norms(l->plan) ? dtp_bytes_product(l->tokens, l->compute * t->hidden) /* not yet */
-                                                    : l->tensor_bytes[DTP_TENSOR_INPUT];
+    uint64_t bytes = dtp_plan_widens_norms(l->plan) && !dtp_plan_widens_ends(l->plan)
+                         ? dtp_bytes_product(l->tokens, l->compute * t->hidden) /* not yet */
+                         : l->tensor_bytes[DTP_TENSOR_INPUT];
     uint64_t made = l->vocab_ranks > 1 ? dtp_lower_whole_stream(l, l->compute) : bytes;
     const char *name = t->embedding_norm ? "embedded" : dtp_layer_tensor_text(DTP_TENSOR_INPUT);
     bool spreads = dtp_lower_spreads(l);

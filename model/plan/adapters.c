@@ -34,6 +34,11 @@ bool dtp_plan_widens_norms(const struct dtp_plan *plan)
     return plan->adapters.rank && plan->adapters.prepare_kbit;
 }
 
+bool dtp_plan_widens_ends(const struct dtp_plan *plan)
+{
+    return dtp_plan_widens_norms(plan) && plan->adapters.fp32_ends;
+}
+
 unsigned dtp_plan_stream_bytes(const struct dtp_plan *plan)
 {
     return dtp_plan_autocast(plan) || dtp_plan_widens_norms(plan) ? 4 : dtp_plan_compute_bytes(plan);
@@ -193,11 +198,15 @@ static uint64_t vectors_of(const struct dtp_transformer *t, const struct dtp_lay
            (t->head_bias ? t->vocab : 0);
 }
 
-uint64_t dtp_plan_trained_ends(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+static uint64_t ends_of(const struct dtp_transformer *transformer)
 {
     const struct dtp_parameter_count count = dtp_transformer_count(transformer);
-    return plan->adapters.train_ends ? count.embedding + count.position + (transformer->tied_head ? 0 : count.embedding)
-                                     : 0;
+    return count.embedding + count.position + (transformer->tied_head ? 0 : count.embedding);
+}
+
+uint64_t dtp_plan_trained_ends(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return plan->adapters.train_ends ? ends_of(transformer) : 0;
 }
 
 void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
@@ -227,6 +236,8 @@ void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dt
     out->frozen_bytes = transformer->layers * packed + params * (out->frozen - transformer->layers * matrices);
     if (dtp_plan_widens_norms(plan))
         out->frozen_bytes += (4 - params) * vectors_of(transformer, &kind);
+    if (dtp_plan_widens_ends(plan))
+        out->frozen_bytes += (4 - params) * ends_of(transformer);
 }
 
 double dtp_plan_model_flops_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan)

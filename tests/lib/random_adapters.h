@@ -35,7 +35,7 @@ static inline bool random_adapters(struct random_job *job)
 static inline void random_prepared(struct dtp_transformer *t, struct dtp_plan *plan)
 {
     struct dtp_adapter_choice *a = &plan->adapters;
-    a->prepare_kbit = true, a->dora = a->train_ends = a->gptq_operators = false;
+    a->prepare_kbit = true, a->fp32_ends = random_bool(), a->dora = a->train_ends = a->gptq_operators = false;
     a->base = random_bool() ? DTP_BASE_NF4 : DTP_BASE_NF4_DOUBLE, a->dtype = DTP_FP32;
     plan->strategy = DTP_DDP, plan->fsdp1 = plan->fast_kernels = false;
     dtp_precision_recipe("bf16-mixed", &plan->precision);
@@ -91,7 +91,7 @@ static inline bool random_peft_deepspeed(struct random_job *job)
         plan.reshard_after_forward = true;
     }
     plan.deepspeed.reduce_bucket_size = UINT64_C(1) << (10 + random_below(18));
-    plan.adapters.train_ends = plan.adapters.dora = plan.adapters.prepare_kbit = false;
+    plan.adapters.train_ends = plan.adapters.dora = plan.adapters.prepare_kbit = plan.adapters.fp32_ends = false;
     plan.adapters.dtype = DTP_BF16;
     plan.optimizer = DTP_ADAMW_FUSED;
     dtp_precision_recipe(random_bool() ? "bf16-mixed" : "fp16-mixed", &plan.precision);

@@ -465,6 +465,27 @@ static void test_prepared(void **state)
 #undef FLOPS
 }
 
+/* Embedding and head, 32000 x 4096 each, are fp32 as well: 2 bytes more each; the first layer's input, too, 2 x 4096 a
+ * token; the head's weight is cast in each micro-step, 4 + 2 bytes, and the cast stands to the head's backward. */
+static void test_prepared_ends(void **state)
+{
+    (void)state;
+    const uint64_t end = 131072000;
+    struct dtp_plan plan = trainer(16);
+    dtp_precision_recipe("bf16-mixed", &plan.precision);
+    plan.adapters.base = DTP_BASE_NF4_DOUBLE, plan.adapters.prepare_kbit = true;
+    struct dtp_plan wide = plan;
+    wide.adapters.fp32_ends = true;
+    assert_int_equal(predict(&wide, &one_gpu).params_bytes - predict(&plan, &one_gpu).params_bytes, 2 * 2 * end);
+    assert_true(of_a_token(wide) - of_a_token(plan) == 2 * 4096);
+    assert_true(moved_bytes(wide) - moved_bytes(plan) == 6.0 * (double)end);
+    plan.micro_batch = wide.micro_batch = 4; /* whose peak is the loss */
+    uint64_t more = predict(&wide, &one_gpu).allocated_peak_bytes - predict(&plan, &one_gpu).allocated_peak_bytes;
+    assert_int_equal(more, 2 * 2 * end + 2 * end + 4 * 2048 * 2 * 4096);
+    plan.adapters.prepare_kbit = false, plan.adapters.fp32_ends = true;
+    assert_refused(plan, "fp32_ends");
+}
+
 static void test_prepared_refused(void **state)
 {
     (void)state;
@@ -524,6 +545,7 @@ int main(void)
                                        cmocka_unit_test(test_called_experts),
                                        cmocka_unit_test(test_gathers_of_replays),
                                        cmocka_unit_test(test_prepared),
+                                       cmocka_unit_test(test_prepared_ends),
                                        cmocka_unit_test(test_prepared_refused),
                                        cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,11 +14,12 @@
  *   fp32         adapters compute in it without autocast (Trainer's bf16 and fp16 off): dtp_plan_widens_adapters
  *   results      of packed matrices are copied before an adapter's is added (tuners/lora/bnb.py)
  *   fp32 norms   prepare_model_for_kbit_training (peft, utils/other.py) makes every 16-bit parameter that is not
- *                packed fp32 - norms, biases, embedding and head - but not of GPTQ. TRL's SFTTrainer calls it for
- *                4 bits that no FSDP shards, and with bf16 peft_module_casting_to_bf16 (trl/trainer/utils.py), which
- *                makes embedding and head bf16 again: prepare_kbit. An fp32 weight makes a norm's result fp32
- *                (weight times the result in the input's format: MistralRMSNorm), which Linear4bit computes in its
- *                own format but returns in its input's (bitsandbytes, nn/modules.py): lower_wide_norms.c */
+ *                packed fp32 - norms, biases, embedding and head - but not of GPTQ. TRL's SFTTrainer called it until
+ *                0.25 for 4 bits that no FSDP shards, and with bf16 peft_module_casting_to_bf16 (trl/trainer/utils.py),
+ *                which makes embedding and head bf16 again: prepare_kbit, without which fp32_ends. An fp32 weight makes
+ *                a norm's result fp32 (weight times the result in the input's format: MistralRMSNorm), which
+ *                Linear4bit computes in its own format but returns in its input's (bitsandbytes, nn/modules.py):
+ *                lower_wide_norms.c */
 #include "runtime/torch/torch.h"
 
 #include "plan/rules.h"
