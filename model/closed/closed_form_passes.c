@@ -85,5 +85,8 @@ double dtp_timing_ahead_s(const struct dtp_timing *c, bool backward)
 {
     double rows = backward ? AHEAD_BACKWARD_ROWS : AHEAD_FORWARD_ROWS;
     double row = (double)(c->transformer->ahead_layers * c->transformer->hidden * dtp_plan_compute_bytes(c->plan));
-    return rows * row * c->tokens / c->eager_bytes_per_s;
+    double shards = c->plan->sequence_shards > 1 ? (double)c->plan->sequence_shards : 1;
+    /* the projection's result, gathered by columns, is put together, and its gradient cut */
+    double columns = shards > 1 ? backward ? 2 / shards : 2 : 0;
+    return (rows / shards + columns) * row * c->tokens / c->eager_bytes_per_s;
 }

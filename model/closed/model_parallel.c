@@ -216,6 +216,21 @@ static struct exchanged attention_exchanged(const struct job *j, const struct ex
     return out;
 }
 
+/* Around a module that predicts further ahead, of the stage that has it: what its projection reads, twice as wide as
+ * the stream, is gathered forward and again backward, where its gradient is summed; its result and that one's gradient
+ * are gathered. Its rows of the embedding and its head are ends like the model's. */
+static struct exchanged ahead_exchanged(const struct job *j, const struct exchanged *stream)
+{
+    struct dtp_group group = tensor_group(j);
+    struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
+    struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
+    double sent = stream->bytes / 2, modules = (double)j->slice.transformer.ahead_layers;
+    double once_s = 2 * dtp_collective_time(&gather, sent) + 2 * dtp_collective_time(&gather, 2 * sent) +
+                    dtp_collective_time(&scatter, 2 * sent) + 2 * stream->s;
+    return (struct exchanged){modules * once_s, modules * (8 * sent + 2 * stream->bytes),
+                              (2 + 2) * j->slice.transformer.ahead_layers};
+}
+
 /* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
  * embedding and the head add one each at the ends. */
 static void add_tensor(const struct job *j, struct stages *s)
@@ -233,12 +248,14 @@ static void add_tensor(const struct job *j, struct stages *s)
     uint64_t layers = j->slice.transformer.layers, all_ends = dtp_plan_divides_vocab(plan) ? 2 : 0;
     uint64_t ends = plan->pp > 1 ? all_ends / 2 : all_ends;
     double share = exposed_share(plan), layer_s = (double)passes * attention.s + (double)mlp * stream.s;
-    s->tensor_count = (passes * attention.count + mlp) * layers + ends;
-    s->tensor_s = layer_s * (double)layers + stream.s * (double)ends;
-    s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + (mlp * layers + ends) * (uint64_t)stream.bytes;
+    const struct exchanged ahead = ahead_exchanged(j, &stream);
+    s->tensor_count = (passes * attention.count + mlp) * layers + ends + ahead.count;
+    s->tensor_s = layer_s * (double)layers + stream.s * (double)ends + ahead.s;
+    s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + (mlp * layers + ends) * (uint64_t)stream.bytes +
+                      (uint64_t)ahead.bytes;
     s->tensor_exposed_s = share * s->tensor_s;
     s->wait_slowest_s += s->tensor_exposed_s;
-    s->wait_sum_s += share * (layer_s * (double)j->transformer->layers + (double)all_ends * stream.s);
+    s->wait_sum_s += share * (layer_s * (double)j->transformer->layers + (double)all_ends * stream.s + ahead.s);
 }
 
 /* Stages are so many ranks apart, in one node where those fit: dp*tp by default. */

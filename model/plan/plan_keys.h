@@ -65,6 +65,11 @@
     X(LAUNCHED, !p->runtime->executed, "runtimes whose kernels PyTorch launches, which all but dtplan are")            \
     X(CHAINS, dtp_plan_layers(p)->chains_norms, "runtime peft, or deepspeed with transformers_layers")                 \
     X(ADAPTERS, p->adapters.rank, "adapters (lora)")                                                                   \
+    X(BITSANDBYTES,                                                                                                    \
+      p->adapters.rank && p->runtime->bitsandbytes &&                                                                  \
+          (p->adapters.base == DTP_BASE_NF4 || p->adapters.base == DTP_BASE_NF4_DOUBLE),                               \
+      "adapters (lora) on base nf4 or nf4-double under runtime peft")                                                  \
+    X(PREPARED, p->adapters.rank && p->adapters.prepare_kbit, "prepare_kbit")                                          \
     X(INT4, p->adapters.rank && p->adapters.base == DTP_BASE_INT4, "adapters (lora) on base int4")                     \
     X(EXECUTOR, p->runtime->executed, "runtime dtplan")                                                                \
     X(EXECUTOR_NORM, p->runtime->executed && !p->executor.update_in_backward,                                          \

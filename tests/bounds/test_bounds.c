@@ -317,6 +317,11 @@ static void draw_sliced(struct random_job *job)
             plan->deepspeed.megatron_layers = plan->pp > 1 || random_bool();
             plan->deepspeed.bf16_optimizer = random_bool();
         }
+        if (plan->runtime == &dtp_runtime_megatron && random_bool()) { /* predicts a token further ahead */
+            job->transformer.mtp_layers = 1, job->transformer.position = DTP_POSITION_ROPE;
+            job->transformer = dtp_transformer_trained(&job->transformer);
+            plan->sequence_parallel = true, plan->checkpointing = DTP_CHECKPOINT_NONE;
+        }
     } while (!dtp_plan_model_parallel(&job->plan) ||
              dtp_transformer_check(&job->transformer, NULL, 0, NULL) != DTP_OK ||
              dtp_cluster_check(&job->cluster, NULL) != DTP_OK ||
