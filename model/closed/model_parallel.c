@@ -295,9 +295,9 @@ static void add_boundary(const struct job *j, struct stages *s)
         struct dtp_group group = tensor_group(j);
         struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
         double sent = (double)j->stream_bytes * (plan->tp - 1) / plan->tp;
-        s->gathered_count = crossings;
-        s->gathered_bytes = crossings * (uint64_t)sent;
-        s->gathered_s = dtp_collective_time(&gather, sent) * (double)crossings;
+        s->gathered_count = crossings + (plan->runtime->copies_passes ? 1 : 0); /* its result again, for backward */
+        s->gathered_bytes = s->gathered_count * (uint64_t)sent;
+        s->gathered_s = dtp_collective_time(&gather, sent) * (double)s->gathered_count;
     }
     s->boundary_bytes = crossings * bytes;
     s->boundary_s = (double)crossings * transfer_s(j, stages_apart(j), bytes);
@@ -482,7 +482,8 @@ static void fill_memory(const struct job *j, struct dtp_memory *m)
     uint64_t before = m->allocated_peak_bytes, tokens = dtp_plan_tokens(j->plan);
     if (j->plan->pp > 1) {
         double layers = in_flight(j->plan) * (double)j->slice.transformer.layers - 1;
-        uint64_t held = j->plan->runtime->copies_passes ? (uint64_t)in_flight(j->plan) * j->stream_bytes : 0;
+        uint64_t rows = dtp_divide_up(j->stream_bytes, dtp_plan_scatters_sends(j->plan) ? j->plan->tp : 1);
+        uint64_t held = j->plan->runtime->copies_passes ? (uint64_t)in_flight(j->plan) * rows : 0;
         double wider = in_flight(j->plan) * wider_layers(j, activations.layer_kept);
         add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS,
                   held + dtp_bytes_product((uint64_t)(layers * (double)activations.layer_kept + wider), tokens));

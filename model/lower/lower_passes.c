@@ -1,7 +1,7 @@
 /* The walk over a rank's passes: each forward or backward of one micro-batch through one chunk of the model, with the
  * runtime's hooks around it. Where nothing is cut into stages, that is a forward and a backward for each micro-step. */
 #include "lower/lower_graphs.h"
-#include "lower/lowering.h"
+#include "lower/lower_parts.h"
 
 #include <stdlib.h>
 
@@ -136,8 +136,8 @@ static void backward(struct dtp_lowering *l)
         dtp_lower_head_backward(l);
         call_at(l, DTP_END_HEAD, l->hooks->after_backward);
     } else {
-        l->flight->gradient = gradient.rows;
-        l->flight->taken = dtp_lower_holds(l) || dtp_lower_copies(l) ? gradient.rows : DTP_NO_BUFFER;
+        l->flight->gradient = dtp_lower_copies_parts(l) ? dtp_lower_whole_gradient(l, gradient.rows) : gradient.rows;
+        l->flight->taken = dtp_lower_holds(l) || dtp_lower_copies(l) ? l->flight->gradient : DTP_NO_BUFFER;
     }
     blocks_backward(l);
     if (chunk->embedding) {
@@ -343,6 +343,10 @@ static void forget_held(struct dtp_lowering *l)
         forget_graph(l);
     else if (holds)
         let_go(l, &l->flight->logits, DTP_NO_OP);
+    if (dtp_lower_copies_parts(l)) { /* the gradient and the result, gathered for this backward */
+        let_go(l, &l->flight->taken, DTP_NO_OP);
+        let_go(l, &l->flight->received, DTP_NO_OP);
+    }
     if ((holds || dtp_lower_copies(l)) && dtp_lower_ends_flight(l->pass))
         let_go(l, &l->flight->result, l->sent[(size_t)l->pass->chunk * l->plan->accumulate + l->pass->micro_batch]);
 }

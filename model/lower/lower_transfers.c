@@ -6,8 +6,8 @@
  * ready while the pass before it computes, and whatever order a schedule's proof found (schedule_order.h) is an order
  * of the program set too. Where sends block, a pass's receive is issued behind the pass before it, and the next pass
  * waits for both. Tensor parallel ranks that have the same tensor may send a part each (dtp_plan_scatters_sends); what
- * arrives is gathered in place when its pass begins. */
-#include "lower/lowering.h"
+ * arrives is gathered in place when its pass begins, or, where it is copied, as lower_parts.c has it. */
+#include "lower/lower_parts.h"
 
 #include "base/bytes.h"
 
@@ -126,6 +126,8 @@ void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows)
         else if (way_of(l->pass) == FORWARD_WAY && to.rank != l->role.rank)
             l->flight->result = rows;
     }
+    if (dtp_lower_copies_parts(l) && given)
+        rows = dtp_lower_part_of(l, rows);
     if (dtp_lower_copies(l) && given && way_of(l->pass) == FORWARD_WAY)
         l->flight->result = rows;
     l->given = given && to.rank != l->role.rank ? rows : DTP_NO_BUFFER;
@@ -135,20 +137,15 @@ void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows)
 
 static dtp_buffer_id copy_rows(struct dtp_lowering *l, const char *name, dtp_buffer_id rows)
 {
-    uint64_t bytes = l->tensor_bytes[DTP_TENSOR_INPUT];
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, name);
-    dtp_draft_use(&draft, rows, DTP_READ);
-    dtp_buffer_id copy = dtp_draft_new(l, &draft, name, DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
-    dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
-    dtp_draft_end(l, &draft);
-    return copy;
+    return dtp_lower_copy(l, name, rows, DTP_READ, l->tensor_bytes[DTP_TENSOR_INPUT], DTP_OWNER_ACTIVATIONS);
 }
 
 dtp_buffer_id dtp_lower_work_on(struct dtp_lowering *l, dtp_buffer_id rows)
 {
     if (!dtp_lower_copies(l))
         return rows;
+    if (dtp_lower_copies_parts(l))
+        return dtp_lower_whole_rows(l, rows);
     l->flight->received = copy_rows(l, "received activations", rows);
     return copy_rows(l, dtp_layer_tensor_text(DTP_TENSOR_INPUT), l->flight->received);
 }
@@ -189,9 +186,10 @@ static dtp_buffer_id room_for(struct dtp_lowering *l, enum way way)
     if (dtp_lower_copies(l) && l->arrived[way].index != DTP_NO_INDEX)
         return l->arrived[way];
     bool saved = forward && !dtp_lower_copies(l);
-    l->arrived[way] = dtp_lower_buffer(l, forward ? dtp_layer_tensor_text(DTP_TENSOR_INPUT) : "residual gradient",
-                                       saved ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
-                                       l->tensor_bytes[DTP_TENSOR_INPUT], stands);
+    l->arrived[way] = dtp_lower_buffer(
+        l, forward ? dtp_layer_tensor_text(DTP_TENSOR_INPUT) : "residual gradient",
+        saved ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+        dtp_lower_copies_parts(l) ? dtp_lower_part_bytes(l) : l->tensor_bytes[DTP_TENSOR_INPUT], stands);
     if (l->plan->runtime->executed)
         dtp_program_set_element(l->program, l->arrived[way], l->plan->precision.compute);
     return l->arrived[way];
@@ -202,9 +200,9 @@ static void transfer_rows(const struct dtp_lowering *l, struct dtp_draft *draft,
                           uint32_t access)
 {
     uint64_t whole = l->tensor_bytes[DTP_TENSOR_INPUT];
-    uint64_t bytes = dtp_plan_scatters_sends(l->plan) ? dtp_divide_up(whole, l->tp) : whole;
+    uint64_t bytes = dtp_plan_scatters_sends(l->plan) ? dtp_lower_part_bytes(l) : whole;
     draft->op.demand.sent_bytes = (double)bytes;
-    if (bytes == whole)
+    if (bytes == whole || dtp_lower_copies_parts(l))
         dtp_lower_run_role(l, draft, role, rows, access);
     else
         dtp_draft_role(draft, role, rows, access, 0)->bytes = bytes;
@@ -281,14 +279,14 @@ static void gather_parts(struct dtp_lowering *l, uint32_t i)
 {
     const struct dtp_pass *pass = &l->role.passes[i];
     struct dtp_stage_place from;
-    if (!dtp_plan_scatters_sends(l->plan) || !takes_from(l, pass, &from))
+    if (!dtp_plan_scatters_sends(l->plan) || dtp_lower_copies(l) || !takes_from(l, pass, &from))
         return;
     struct dtp_handed *handed = handed_to(l, way_of(pass), pass->chunk, pass->micro_batch);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, way_of(pass) == FORWARD_WAY ? "activations" : "gradients");
     draft.op.micro_step = (uint16_t)pass->micro_batch;
     uint64_t whole = l->tensor_bytes[DTP_TENSOR_INPUT];
-    dtp_draft_role(&draft, DTP_ROLE_INPUT, handed->rows, DTP_READ, 0)->bytes = dtp_divide_up(whole, l->tp);
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, handed->rows, DTP_READ, 0)->bytes = dtp_lower_part_bytes(l);
     dtp_draft_role(&draft, DTP_ROLE_RESULT, handed->rows, DTP_WRITE, 0);
     dtp_draft_after(&draft, handed->received);
     handed->received = dtp_lower_tensor_end(l, &draft, whole, false);

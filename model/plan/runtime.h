@@ -56,7 +56,8 @@ struct dtp_runtime {
                             until its backward is through (pipe_buffers of DeepSpeed's PipelineEngine) */
     bool scatters_sends; /* of rows, and of their gradients, that tensor parallel ranks have alike each sends its part,
                             which are gathered behind the receive (PartitionedTensor by pipe_partitioned and
-                            grad_partitioned of DeepSpeed's runtime/pipe/engine.py, both on by default) */
+                            grad_partitioned of DeepSpeed's runtime/pipe/engine.py, both on by default); what is copied
+                            and held is then that part, and a result is gathered once more for its backward */
     bool sends_beside;   /* no stage waits until what it sends is taken, whatever the schedule */
     bool holds_passes;   /* a stage receives into memory that stands for the whole run, holds what it makes until its
                             backward is through and the gradient of its input until the next step, and has its loss with

@@ -207,7 +207,8 @@ static void explain_traffic(const struct ranked *r)
     dtp_explain_close(r->e, "other", "");
     dtp_explain_group(r->e, "COLLECTIVES AND SENDS", "seconds of a step as if nothing overlapped", DTP_EXPLAIN_SECONDS,
                       seconds);
-    dtp_explain_source(r->e, "latencies: NCCL src/graph/tuning.cc; bandwidths measured (see constants)");
+    dtp_explain_source(
+        r->e, "latencies: NCCL src/graph/tuning.cc, of sends send_latency_s; bandwidths measured (see constants)");
     for (size_t i = 0; i < count; i++) {
         traffic_name(&traffic[i], name, sizeof name);
         dtp_explain_term(r->e, name, "operations x (latency + bytes / bus rate)", traffic[i].alone_s,
@@ -257,8 +258,12 @@ static void explain_compute(const struct ranked *r)
     sum_kernels(r, sums);
     rank_words(r, r->slowest, "which computes longest", words, sizeof words);
     dtp_explain_group(r->e, "FORWARD AND BACKWARD", words, DTP_EXPLAIN_SECONDS, t->compute_s);
-    dtp_explain_source(r->e, "seconds in which its kernels run; dtplan explain --program lists them, with what each "
-                             "takes alone");
+    dtp_explain_source(r->e, plan_of(r)->launch_blocking
+                                 ? "seconds in which its kernels run, each with its launch, which begins when the one "
+                                   "before has ended (launch_blocking); dtplan explain --program lists them, with what "
+                                   "each takes alone"
+                                 : "seconds in which its kernels run; dtplan explain --program lists them, with what "
+                                   "each takes alone");
     for (int class = DTP_CLASS_MATMUL; class <= DTP_CLASS_MEMORY; class ++)
         for (int way = 0; way < DIRECTIONS; way++) {
             const struct kernels *k = &sums[class][way];

@@ -288,6 +288,15 @@ static inline void random_own_fields(struct dtp_plan *plan)
     plan->deepspeed = read.deepspeed, plan->megatron = read.megatron, plan->executor = read.executor;
 }
 
+/* Of frozen jobs none waits. It changes no other draw. */
+static inline void random_launches(struct dtp_plan *plan)
+{
+    uint64_t kept = random_state;
+    random_key("launch_blocking");
+    plan->launch_blocking = !random_frozen && !plan->runtime->executed && random_below(7) == 0;
+    random_state = kept;
+}
+
 /* It changes no other draw. */
 static inline void random_held_logits(struct dtp_plan *plan)
 {
@@ -357,6 +366,7 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     random_runtime_choices(cluster, &plan);
     random_held_logits(&plan);
     random_own_fields(&plan);
+    random_launches(&plan);
     return plan;
 }
 

@@ -194,8 +194,9 @@ static void test_tensor_parallel(void **state)
 }
 
 /* Two stages of two ranks, three micro-batches of B = [128, 256] in bf16: each rank sends half of B there and half of
- * its gradient back, and gathers the other half, of which it sends its own to the other rank: B / 2 again. One rank a
- * stage sends all of B and gathers nothing. */
+ * its gradient back, and gathers the other half, of which it sends its own to the other rank: B / 2 again. What stands
+ * to be received into is half of B, and of the first stage's two micro-batches under way halves of results are kept,
+ * which it gathers again for backward. One rank a stage sends all of B and gathers nothing. */
 static void test_parts_between_stages(void **state)
 {
     (void)state;
@@ -213,11 +214,16 @@ static void test_parts_between_stages(void **state)
             assert_int_equal(sent(program, DTP_OP_RECV, taken), 3 * rows / tp);
             assert_int_equal(count_ops(program, DTP_OP_ALL_GATHER, taken), tp > 1 ? 3 : 0);
             assert_int_equal(sent(program, DTP_OP_ALL_GATHER, taken), tp > 1 ? 3 * rows / 2 : 0);
+            assert_int_equal(standing(program, r ? "block input" : "residual gradient"), rows / tp);
+            assert_int_equal(count_ops(program, DTP_OP_ALL_GATHER, "result"), tp > 1 && r == 0 ? 3 : 0);
+            assert_int_equal(most_alive(program, "part of rows"), tp == 1 ? 0 : r ? 1 : 2);
+            assert_int_equal(most_alive(program, "result again"), tp > 1 && r == 0);
+            assert_int_equal(most_alive(program, "gathered rows"), tp > 1);
         }
         struct dtp_prediction closed;
         dtp_closed_form(&t, &cluster, &plan, &closed);
         assert_int_equal(closed.communication.bytes[DTP_SEND_RECV], 3 * 2 * rows / tp);
-        assert_int_equal(closed.communication.bytes[DTP_ALL_GATHER], tp > 1 ? 3 * 2 * rows / 2 : 0);
+        assert_int_equal(closed.communication.bytes[DTP_ALL_GATHER], tp > 1 ? 3 * 3 * rows / 2 : 0);
         dtp_program_set_release(&set);
     }
 }
