@@ -11,7 +11,7 @@
 struct dtp_bound_stage {
     uint64_t token_bytes, elements, current, bytes;
 };
-#define DTP_BOUND_STAGES 5 /* of a kind of layer */
+enum { DTP_BOUND_STAGES = 5, DTP_BOUND_EXECUTOR_STAGES = 3 }; /* of a kind of layer */
 
 struct dtp_bound {
     const struct dtp_transformer *transformer;
@@ -26,10 +26,10 @@ struct dtp_bound {
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers, partition; /* the latter: elements that a rank updates */
     bool uniform;                       /* all layers are of one kind */
-    /* Bytes that stay beside a layer's activations: fp8 weights by columns, unpacked ones; of these the latter, and
-     * what the first layer does not keep, whose input has no gradient; while a block's largest packed matrix is
-     * unpacked, of that what its product reads and nothing keeps. */
-    uint64_t kept_weights, unpacked, cut, unpacking, unpacked_one;
+    /* Bytes that stay beside a layer's activations, fp8 weights by columns, unpacked ones: of one that keeps all, of one
+     * at work that is replayed; what the first layer does not keep, whose input has no gradient; while a block's largest
+     * packed matrix is unpacked, of that what its product reads and nothing keeps. */
+    uint64_t kept_weights, again_weights, cut, unpacking, unpacked_one;
     /* Of a token: x A^T of all adapters of a layer, and what dropout made; with its terms, of one; an adapter's term of
      * what down reads, while that is unpacked; what a frozen head and down read, which nothing keeps for them. */
     uint64_t low, low_one, term, head_input, unkept;
@@ -100,8 +100,14 @@ static inline uint64_t dtp_bound_between(const struct dtp_bound *b, const uint64
 {
     return b->uniform ? (end - begin) * of[0] : dtp_bound_layers(b, end, of, of) - dtp_bound_layers(b, begin, of, of);
 }
-/* The worst stage of a block, of a finished weight gradient `element_bytes`, of the one at work `current` more. */
-uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes);
+/* The worst stage of a block of that kind, DTP_LAYER_MLPS: of any; of a finished weight gradient `element_bytes`, of the
+ * one at work `current` more. */
+uint64_t dtp_bound_block(const struct dtp_bound *b, int kind, uint64_t element_bytes, uint64_t current_bytes);
+/* Of layer number `layer`, as lists by kind have it. */
+static inline int dtp_bound_kind_of(const struct dtp_bound *b, uint64_t layer)
+{
+    return !b->uniform && dtp_transformer_layer_has_experts(b->transformer, layer);
+}
 
 /* Bytes beside activations and rest at the instants that every strategy has: weights, gradients, what is on its way. */
 struct dtp_bound_beside {

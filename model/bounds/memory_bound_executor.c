@@ -137,10 +137,13 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     uint64_t held = c * up + (k->parallel ? c * f : second);
     if (k->experts) /* rows that came; of shared experts */
         held += results + c * 2 * k->shared_ffn;
-    /* up's gradient beside its casts, by rows and by columns, for which the activation has gone, where it was kept; or
-     * that activation before it is cast; what attention returned by columns in replays */
+    /* up's gradient beside its casts and its weight's, by rows and by columns, for which the activation has gone, where
+     * it was kept; or that activation before it is cast, beside down's; what attention returned by columns in replays */
+    uint64_t up_again = again;
     if (fp8)
-        again = larger(lost ? 2 * up + second_read : 2 * up - f, lost ? c * f + f : c * f) + (input ? k->d_core : 0);
+        up_again = (lost ? 2 * up + second_read : 2 * up - f) + (input ? k->d_core : 0),
+        again = (lost ? c * f + f : c * f) + (input ? k->d_core : 0);
+    again = larger(again, c * k->shared_ffn); /* their backward comes before that of experts */
     const uint64_t mlp = (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no tensor's room */
     const uint64_t made = c * k->d_core + qkv + core_workspace(b, k);
     /* with nothing trained below, backward of the first layer needs no q, k, v, nor an MLP beside attention */
@@ -150,9 +153,16 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
                    unread = inner ? 0 : (beside_mlp ? a->layer_all : attention) - returned - b->low - first - result;
     const uint64_t alone = policy_input && b->layers == 1 ? unread : 0, narrowed = kept_up < whole_up ? whole_up : 0,
                    in_core = attention - (second && lost && first ? c * h : 0) + made + (apart && !output ? held : 0);
-    const struct dtp_bound_stage of_mlp = {mlp - alone + beside + again + (apart ? 2 : 1) * results + narrowed},
-                                 of_core = {inner || b->layers > 1 ? in_core + beside : 0};
-    b->stage[b->stages++] = of_mlp, b->stage[b->stages++] = of_core;
+    const uint64_t in_mlp = mlp - alone + beside + (apart ? 2 : 1) * results + narrowed, matrix = fp8 ? h * k->ffn : 0,
+                   exchanged = plan->cp > 1 && plan->cp_comm == DTP_CP_A2A
+                                   ? attention + 4 * c * k->d_core + c * up + (k->parallel ? 0 : second)
+                                   : 0; /* results and gradients come and go beside up's weight gradient */
+    const struct dtp_bound_stage stages[DTP_BOUND_EXECUTOR_STAGES] = {
+        {in_mlp + again, .bytes = matrix},
+        {in_mlp + up_again, .bytes = k->gated ? 2 * matrix : matrix},
+        {inner || b->layers > 1 ? larger(in_core, exchanged) + beside : 0}};
+    for (int i = 0; i < DTP_BOUND_EXECUTOR_STAGES; i++)
+        b->stage[b->stages++] = stages[i];
     /* gradients as they are projected, of latents as well, and what they multiply */
     const uint64_t heads = k->heads * (2 * k->head_dim - k->rope_head_dim) + k->d_core,
                    projected = latents ? c * heads + latents : qkv;
@@ -275,7 +285,8 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
     uint64_t c = x->sharded ? b->bytes.compute : 0;
     bool moves = x->shards || x->sums, ahead = b->layers == 1 && b->plan->prefetch && b->units->head;
     uint64_t kept = dtp_bound_saved(b, b->layers), stream = dtp_bound_tokens(b, a->gradient);
-    uint64_t below = dtp_bound_saved(b, b->layers - 1), head = c * x->elements[x->head];
+    uint64_t below = dtp_bound_saved(b, b->layers - 1),
+             head = c * (x->elements[x->head] + (x->head == LAST ? 0 : x->elements[LAST]));
     uint64_t before = !x->several ? 0 : x->always && x->shards ? x->all_shard : x->all_whole;
     uint64_t drains = x->always && moves ? x->whole[FIRST] + one(b, x->block_whole, b->layers) : 0;
     uint64_t made = gradients(b, x, 0), scattered = x->shards && !x->always ? x->shard[LAST] : 0;
@@ -297,18 +308,20 @@ void dtp_bound_executor(struct dtp_bound *b)
     uint64_t asked = b->plan->executor.loss_chunk, stream = dtp_bound_tokens(b, b->activations.gradient);
     uint64_t rows = smaller(dtp_executor_loss_chunk_rows(asked, row_bytes), b->tokens);
     const struct executor x = executor_of(b, rows < b->tokens);
-    b->most_bytes = b->least_bytes = b->kept_weights = b->unpacked = b->unpacking = b->unpacked_one = 0;
+    b->most_bytes = b->least_bytes = b->kept_weights = b->again_weights = b->unpacking = b->unpacked_one = 0;
     b->rest_bytes = rest_bytes(b, &x);
     forward(b, &x, rows * row_bytes);
     const bool scatters = x.shards && !x.always && !x.streams, fp8 = b->plan->precision.compute == DTP_FP8;
     const uint64_t cast = fp8 ? b->units->down * (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) : 0;
-    const uint64_t work = dtp_bound_block(b, 0, 0) + (scatters ? x.early : 0),
-                   replayed = dtp_bound_tokens(b, b->replayed) + cast,
-                   carried = work + dtp_bound_tokens(b, b->carried), /* behind the first */
-        next = b->uniform ? smaller(larger(b->activations.checkpoint_every, 2) + 1, 5) : b->layers;
+    const uint64_t replayed = dtp_bound_tokens(b, b->replayed) + cast, behind = dtp_bound_tokens(b, b->carried),
+                   next = b->uniform ? smaller(larger(b->activations.checkpoint_every, 2) + 1, 5) : b->layers;
+    uint64_t works[DTP_LAYER_MLPS];
+    for (int i = 0; i < (b->uniform ? 1 : DTP_LAYER_MLPS); i++)
+        works[i] = dtp_bound_block(b, i, 0, 0) + (scatters && (b->uniform || i == DTP_LAYER_EXPERTS) ? x.early : 0);
     for (uint64_t i = 1; i <= b->layers; i = i < next || i == b->layers ? i + 1 : b->layers) {
         const uint64_t below = dtp_bound_saved(b, b->layers - i), going = gradients(b, &x, i) + below,
-                       scattered = scatters ? one(b, x.block_shard, i) : 0;
+                       scattered = scatters ? one(b, x.block_shard, i) : 0,
+                       work = works[dtp_bound_kind_of(b, b->layers - i)], carried = work + behind;
         dtp_bound_keep(
             b, going + larger(i > 1 ? larger(carried, dtp_bound_tokens(b, b->opened)) : work, stream + scattered));
         if (i > 1)

@@ -82,7 +82,7 @@ static void block(struct dtp_bound *b, const struct replicated *r, uint64_t belo
     bool again = r->kept_casts < b->layers && below % larger(b->activations.checkpoint_every, 1) == 0; /* replayed */
     const uint64_t casts = r->kept_casts ? r->kept / b->layers * (below + 1) + (again ? r->casts : 0) : r->casts;
     const uint64_t bytes = gradients(b, r, done, true) + dtp_bound_saved(b, below) + casts + r->waiting + r->buckets +
-                           dtp_bound_block(b, r->element_bytes, r->last_bytes);
+                           dtp_bound_block(b, DTP_LAYER_MLPS, r->element_bytes, r->last_bytes);
     (below >= b->layers / 2 ? dtp_bound_keep : dtp_bound_keep_late)(b, bytes);
     b->block_bytes = larger(b->block_bytes, b->rest_bytes + bytes); /* which the reduction of any bucket may meet */
 }
