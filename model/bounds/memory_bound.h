@@ -18,10 +18,11 @@ struct dtp_bound {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast,
-     * have gradients, run in fewer bits; of a token of layers that stay in bf16 how much more; elements in shards. */
+     * have gradients, run in fewer bits; of a token of layers that stay in bf16 how much more; elements in shards, of all ranks, a
+     * rank's of those that have gradients. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
     uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS], layer_narrow[DTP_LAYER_MLPS];
-    uint64_t wider[DTP_LAYER_MLPS], layer_padded[DTP_LAYER_MLPS];
+    uint64_t wider[DTP_LAYER_MLPS], layer_padded[DTP_LAYER_MLPS], layer_own[DTP_LAYER_MLPS];
     const struct dtp_units *units, *trained; /* all parameters; those that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers, partition; /* the latter: elements that a rank updates */
@@ -34,7 +35,7 @@ struct dtp_bound {
      * what down reads, while that is unpacked; what a frozen head and down read, which nothing keeps for them. */
     uint64_t low, low_one, term, head_input, unkept;
     uint64_t rest_bytes, forward_bytes; /* parameters, optimizer, workspaces | beside what the last block saves */
-    int stages, matrices;               /* of the kinds that there are; of two kinds, of dense layers */
+    int stages, matrices[DTP_LAYER_MLPS]; /* of the kinds that there are */
     /* Our executor's: beside what forward keeps; of the block above; a block before its first norm; made again. */
     uint64_t passing, carried, opened, replayed, returned;
     /* Of the instants so far; those at which a block is all that stands of activations; what surely stands at one;
@@ -46,7 +47,7 @@ struct dtp_bound {
      * matrices in the order of forward. */
     struct dtp_activations activations;
     struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
-    struct dtp_fetched_matrix matrix[DTP_LAYER_MATRICES];
+    struct dtp_fetched_matrix matrix[DTP_LAYER_MLPS][DTP_LAYER_MATRICES];
 };
 
 static inline uint64_t dtp_bound_tokens(const struct dtp_bound *b, uint64_t token_bytes)

@@ -180,7 +180,7 @@ static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_
     const uint64_t c = b->bytes.compute, steps = walked(b, kind),
                    returned = kind->norms_after ? a->layer_input : c * kind->hidden,
                    streams = kind->norms_before ? 0 : 2 * (a->layer_input - c * kind->hidden),
-                   results = dtp_plan_fuses(b->plan) || b->plan->compile ? 0
+                   results = dtp_plan_fuses(b->plan) || b->plan->compile ? (kind->experts ? 4 * kind->hidden : 0)
                              : kind->parallel                            ? 4 * c * kind->hidden
                                                                          : returned + a->layer_input + streams;
     return larger(dtp_bound_tokens(b, larger(results, larger(steps, a->layer_mlp) - a->layer_mlp)),
@@ -259,13 +259,13 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     b->stages += DTP_BOUND_STAGES;
 }
 
-static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind)
+static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind, int index)
 {
-    b->matrices = kind->matrices;
+    b->matrices[index] = kind->matrices;
     for (int i = 0; i < kind->matrices; i++) {
         const struct dtp_layer_matrix *m = &kind->matrix[i];
         const uint64_t elements = m->groups * m->out * m->in, adapters = m->groups * m->rank * (m->out + m->in);
-        b->matrix[i] = (struct dtp_fetched_matrix){elements, kind->adapted ? adapters : elements,
+        b->matrix[index][i] = (struct dtp_fetched_matrix){elements, kind->adapted ? adapters : elements,
                                                    m->rank * larger(m->in, m->out), stage_of(m->id)};
     }
 }
@@ -281,12 +281,13 @@ void dtp_bound_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, in
         dtp_bound_executor_kind(b, &tensors->kind, &activations);
     else
         add_stages(b, tensors, &activations, units, &adapters);
-    if (index == 0 && b->plan->runtime->counts_elements)
-        list_matrices(b, &tensors->kind);
+    if (b->plan->runtime->counts_elements)
+        list_matrices(b, &tensors->kind, index);
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
     b->layer_cast[index] = units->layer_cast, b->layer_narrow[index] = units->layer_narrow;
     b->layer_trained[index] = dtp_plan_adapts(b->plan) ? units->layer_trained : units->layer;
     b->wider[index] = layers->wide[index] - smaller(layers->wide[index], activations.layer_kept);
+    b->layer_own[index] = dtp_plan_adapts(b->plan) ? b->trained->layer_shard : units->layer_shard;
     b->layer_padded[index] = dtp_units_padded(units, b->plan, units->layer, units->layer_shard, units->expert_shard);
     if (index == 0 || activations.layer_all > b->activations.layer_all)
         b->activations = activations;

@@ -81,9 +81,9 @@ static uint64_t gradients(const struct dtp_bound *b, const struct fsdp *f, uint6
     const struct dtp_units *u = b->trained;
     if (!reduces || (f->several && !f->whole))
         return f->before;
-    uint64_t reduced = f->after ? (above * u->layer_shard + u->head_end_shard) * b->bytes.grads : 0;
-    const uint64_t whole =
-        b->uniform ? above * u->layer : dtp_bound_between(b, b->layer_trained, b->layers - above, b->layers);
+    const uint64_t own = dtp_bound_between(b, b->layer_own, b->layers - above, b->layers) + u->head_end_shard,
+                   whole = dtp_bound_between(b, b->layer_trained, b->layers - above, b->layers),
+                   reduced = f->after ? own * b->bytes.grads : 0;
     return f->before - (f->whole ? (whole + u->head_end) * f->whole_bytes : 0) + reduced;
 }
 
@@ -118,8 +118,9 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
         ahead = gathers ? units(b, f->weights, unit - smaller(depth, unit), unit) + root : 0,
                    before = above && depth ? units(b, f->weights, unit - smaller(depth - 1, unit), unit)
                                            : 0, /* as its own are copied */
-        input = (reduces && f->flat) *          /* of that above */
-                (above ? units(b, f->inputs, unit + 1, unit + 2) : f->head_input);
+        sums = above && f->several && !f->whole ? b->bytes.grads * units(b, b->layer_own, unit + 1, unit + 2) : 0,
+                   input = (reduces && f->flat) * /* of that above, and what is added to the shards of before */
+                           (above ? units(b, f->inputs, unit + 1, unit + 2) + sums : f->head_input);
     const uint64_t standing = gradients(b, f, b->layers - end, reduces) + f->behind + own +
                               dtp_bound_between(b, f->stays, 0, begin) + f->head_gradient + (b->layers - end) * f->held;
     const uint64_t all = f->experts ? dtp_bound_saved(b, end - 1) + dtp_bound_tokens(b, b->activations.layer_all) : 0;

@@ -121,10 +121,12 @@ static void fill_buckets(struct dtp_bound *b, const struct replicated *r)
     made(b, r, &w, t->total - b->layers * t->layer - t->embedding - t->position - t->head, kept, b->layers);
     for (uint64_t below = b->layers; below-- > 0;) {
         const uint64_t beside = dtp_bound_saved(b, below) + stream;
-        uint64_t rest = t->layer;
-        for (int i = w.filled + rest > w.room ? b->matrices : 0; i-- > 0;) {
-            const struct dtp_fetched_matrix *m = &b->matrix[i];
-            made(b, r, &w, m->trained, beside + dtp_bound_tokens(b, b->stage[m->stage].token_bytes), below);
+        const int kind = dtp_bound_kind_of(b, below);
+        const struct dtp_bound_stage *stage = &b->stage[kind * DTP_BOUND_STAGES];
+        uint64_t rest = b->layer_trained[kind];
+        for (int i = w.filled + rest > w.room ? b->matrices[kind] : 0; i-- > 0;) {
+            const struct dtp_fetched_matrix *m = &b->matrix[kind][i];
+            made(b, r, &w, m->trained, beside + dtp_bound_tokens(b, stage[m->stage].token_bytes), below);
             rest -= smaller(rest, m->trained);
         }
         made(b, r, &w, rest, beside, below);
@@ -160,7 +162,8 @@ void dtp_bound_replicated(struct dtp_bound *b)
     if (t->position && !buffered)
         dtp_bound_keep_late(b, gradients(b, &r, without - t->position, true) + r.waiting + r.buckets +
                                    b->bytes.grads * t->position + stream);
-    block(b, &r, b->layers - 1, t->head);
+    for (uint64_t i = 0; i < smaller(larger(a->checkpoint_every, 1), b->layers); i++) /* replayed, or not */
+        block(b, &r, b->layers - 1 - i, t->head + dtp_bound_between(b, b->layer_trained, b->layers - i, b->layers));
     if (plan->comm_hook) { /* a bucket of blocks is full when so many have gone */
         const uint64_t cap = plan->ddp_bucket_bytes / b->bytes.grads,
                        gone = smaller(b->layers - 1, (cap - smaller(cap, t->head)) / t->layer);
@@ -176,7 +179,8 @@ void dtp_bound_replicated(struct dtp_bound *b)
     else if (!sums && plan->deepspeed.pipeline)
         dtp_bound_keep(b, end + reduce * (bucket + smaller(larger(bucket, r.largest), t->total)));
     b->first_bytes = gradients(b, &r, t->head, true) + r.kept + dtp_bound_saved(b, b->layers) + stream;
-    b->positions_bytes = end + r.waiting + stream, b->gradients_bytes = end;
+    b->positions_bytes = end + r.waiting + stream;
+    b->gradients_bytes = end + (plan->ddp_bucket_view && plan->accumulate > 1 ? r.made * t->embedding : 0);
     const uint64_t after = summed ? begin : end, rest = r.beside ? r.beside : after;
     const bool wide = plan->runtime->counts_elements && !sums && b->bytes.grads < 4 &&
                       plan->offload == DTP_OFFLOAD_NONE, /* updated in fp32 */
