@@ -87,11 +87,11 @@ static void add_unpacked(struct dtp_bound *b, const struct dtp_layer_tensors *te
                core = b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION,
                again = tensors->kept == tensors->saved || !(core || last || tensors->kept & result),
                back = !tensors->cut || tensors->first_gradients >> tensors->input[i] & 1,
-               stays = dtp_base_stays_unpacked(b->plan) && (back || b->layers > 1);
+               needed = back || b->layers > 1, stays = dtp_base_stays_unpacked(b->plan) && needed;
     b->kept_weights += stays ? m->groups * read : 0;
     b->again_weights += stays && again ? m->groups * read : 0;
     b->cut += stays && tensors->kept == tensors->saved && !back ? m->groups * read : 0;
-    b->unpacked_one = larger(b->unpacked_one, stays && (again || !one_replayed) ? 0 : read);
+    b->unpacked_one = larger(b->unpacked_one, !needed || (stays && (again || !one_replayed)) ? 0 : read);
     b->unpacking = larger(b->unpacking, dtp_base_unpacking(b->plan, m->out, m->in).workspace_bytes + read);
 }
 
@@ -174,13 +174,15 @@ static uint64_t walked(const struct dtp_bound *b, const struct dtp_layer_kind *k
  * result is made, of eager kernels, what the last branch returned, of branches side by side both and their sum; where
  * no norm stands before branches what these read of the stream is saved cast, and stands besides; or instead of the
  * MLP's tensors what attention walks through. */
-static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_kind *kind,
+static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_tensors *tensors,
                               const struct dtp_activations *a, uint64_t up, uint64_t cast)
 {
+    const struct dtp_layer_kind *kind = &tensors->kind;
+    const uint64_t locals = dtp_layer_tensors_bytes(tensors, tensors->locals & ~tensors->saved);
     const uint64_t c = b->bytes.compute, steps = walked(b, kind),
                    returned = kind->norms_after ? a->layer_input : c * kind->hidden,
                    streams = kind->norms_before ? 0 : 2 * (a->layer_input - c * kind->hidden),
-                   results = dtp_plan_fuses(b->plan) || b->plan->compile ? (kind->experts ? 4 * kind->hidden : 0)
+                   results = dtp_plan_fuses(b->plan) || b->plan->compile ? (kind->experts ? 4 * kind->hidden + locals : 0)
                              : kind->parallel                            ? 4 * c * kind->hidden
                                                                          : returned + a->layer_input + streams;
     return larger(dtp_bound_tokens(b, larger(results, larger(steps, a->layer_mlp) - a->layer_mlp)),
@@ -237,10 +239,10 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
         const uint64_t variables = dtp_layer_tensors_bytes(tensors, makes & ~tensors->saved);
         inner = larger(inner, variables + joined * f);
     }
-    b->unkept = larger(b->unkept, kind->adapted ? c * f - smaller(product, c * f) : 0);
+    b->unkept = larger(b->unkept, kind->adapted || plan->precision.compute == DTP_FP8 ? c * f - smaller(product, c * f) : 0);
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
     b->forward_bytes = larger(
-        b->forward_bytes, larger(forward_bytes(b, kind, a, up, cast), dtp_bound_tokens(b, runs ? scores : 2 * scores)));
+        b->forward_bytes, larger(forward_bytes(b, tensors, a, up, cast), dtp_bound_tokens(b, runs ? scores : 2 * scores)));
     const struct dtp_bound_stage stages[DTP_BOUND_STAGES] = {
         {a->layer_all + inner, 0, matrix, larger(dtp_bound_tokens(b, scratch * f), cast * matrix)},
         {a->layer_all - a->layer_mlp - adapters->low[0] + c * gated * f + joined * (gated * f + c * h), mlp - up, up,

@@ -179,8 +179,9 @@ void dtp_bound_replicated(struct dtp_bound *b)
     else if (!sums && plan->deepspeed.pipeline)
         dtp_bound_keep(b, end + reduce * (bucket + smaller(larger(bucket, r.largest), t->total)));
     b->first_bytes = gradients(b, &r, t->head, true) + r.kept + dtp_bound_saved(b, b->layers) + stream;
-    b->positions_bytes = end + r.waiting + stream;
-    b->gradients_bytes = end + (plan->ddp_bucket_view && plan->accumulate > 1 ? r.made * t->embedding : 0);
+    const bool before = plan->ddp_bucket_view && plan->accumulate > 1 && !plan->accumulate_sync; /* the table's sum */
+    b->positions_bytes = end + r.waiting + stream + (before ? b->bytes.grads * t->embedding : 0);
+    b->gradients_bytes = end;
     const uint64_t after = summed ? begin : end, rest = r.beside ? r.beside : after;
     const bool wide = plan->runtime->counts_elements && !sums && b->bytes.grads < 4 &&
                       plan->offload == DTP_OFFLOAD_NONE, /* updated in fp32 */
