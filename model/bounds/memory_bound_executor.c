@@ -32,6 +32,7 @@ enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm 
 
 struct executor {
     uint64_t elements[KINDS], largest, total, own; /* trained, padded to equal shards: of modules, of all; a rank's */
+    uint64_t slot; /* of the ring: room for any block, and for any block's divided experts, which are another module */
     uint64_t frozen;                               /* bytes of the others, with the largest matrix unpacked */
     /* Bytes of gradients as they are made, and as the optimizer reads them: of modules, [BLOCK] of all blocks; of a
      * block of each kind, and of its divided experts, whose shard stands beside its attention. */
@@ -199,7 +200,7 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     x.streams = (on_host || plan->executor.update_in_backward) && x.shards && !x.always;
     const bool once = alone && !x.several,
                wide = plan->executor.reduce_engine == DTP_ENGINE_COPY && x.shards && b->bytes.master && !on_host;
-    uint64_t block[DTP_LAYER_MLPS], own[DTP_LAYER_MLPS], of_blocks = once ? c : r;
+    uint64_t block[DTP_LAYER_MLPS], own[DTP_LAYER_MLPS], of_blocks = once ? c : r, apart = 0;
     for (int i = 0; i < (b->uniform ? 1 : DTP_LAYER_MLPS); i++) { /* experts that ranks divide are their own module */
         const bool divided = (b->uniform || i == DTP_LAYER_EXPERTS) && !dtp_plan_adapts(plan);
         const uint64_t experts = divided ? dtp_round_up(u->expert_elements, even * u->expert_ranks) : 0,
@@ -207,8 +208,10 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
         block[i] = rest + experts, own[i] = rest / u->ranks + (experts ? experts / u->expert_ranks : 0);
         x.block_whole[i] = of_blocks * block[i], x.block_shard[i] = (wide ? 4 : of_blocks) * own[i];
         x.elements[BLOCK] = larger(x.elements[BLOCK], block[i]);
+        x.slot = larger(x.slot, rest), apart = experts;
         x.early = experts ? (wide ? 4 : of_blocks) * experts / u->expert_ranks : 0;
     }
+    x.slot += apart;
     for (int i = 0; i < KINDS; i++) {
         const uint64_t bytes = once && (i != x.head || (!chunks && u->head)) ? c : r,
                        elements = i == BLOCK ? blocks(b, block, b->layers) : x.elements[i],
@@ -241,7 +244,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
     bytes += b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * plan->sequence : 0;
     bytes += plan->offload == DTP_OFFLOAD_NONE ? (b->bytes.moments + b->bytes.master) * own : 0;
     bytes += host_params ? 0 : c * (x->sharded ? own : x->total) + x->frozen;
-    bytes += x->sharded ? c * ring * x->elements[BLOCK] : 0;
+    bytes += x->sharded ? c * ring * x->slot : 0;
     bytes += x->shards && host_params ? 2 * c * largest : 0;
     const uint64_t experts = b->uniform ? 0 : dtp_transformer_expert_layers(b->transformer, b->layers);
     bytes += x->streams ? smaller(2, b->layers - experts) * x->block_shard[DTP_LAYER_DENSE] +
