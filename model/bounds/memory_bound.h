@@ -36,8 +36,9 @@ struct dtp_bound {
     uint64_t low, low_one, term, head_input, unkept;
     uint64_t rest_bytes, forward_bytes; /* parameters, optimizer, workspaces | beside what the last block saves */
     int stages, matrices[DTP_LAYER_MLPS]; /* of the kinds that there are */
-    /* Our executor's: beside what forward keeps; of the block above; a block before its first norm; made again. */
-    uint64_t passing, carried, opened, replayed, returned;
+    /* Our executor's: beside what forward keeps and all of a block, by kind; of the block above; a block before its
+     * first norm; made again. */
+    uint64_t passing[DTP_LAYER_MLPS], returned[DTP_LAYER_MLPS], carried, opened, replayed;
     /* Of the instants so far; those at which a block is all that stands of activations; what surely stands at one;
      * those at which a block's backward is at work. */
     uint64_t most_bytes, late_bytes, least_bytes, block_bytes;

@@ -174,9 +174,10 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t branch = k->parallel ? c * h : 0,
                    passing = input ? larger(c * f + whole_up + (narrowed ? up : 0), latents ? projected + qkv : 0)
                                    : larger(lost || fp8 ? c * f : 0, narrowed);
-    b->passing = larger(b->passing, c * h + branch + passing + (fp8 ? (input ? 2 : 1) * f : 0) + results);
+    const int index = b->stages / DTP_BOUND_EXECUTOR_STAGES - 1;
+    b->passing[index] = c * h + branch + passing + (fp8 ? (input ? 2 : 1) * f : 0) + results;
     b->cut = policy_input ? 0 : dtp_bound_tokens(b, unread);
-    b->returned = larger(b->returned, a->layer_all + c * h + results), b->carried = larger(b->carried, carried);
+    b->returned[index] = a->layer_all + c * h + results, b->carried = larger(b->carried, carried);
     b->opened = larger(b->opened, opened);
     b->replayed = larger(b->replayed, input ? opened + (behind ? c * h : 0) + narrowed : 0);
 }
@@ -298,9 +299,17 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
                           dtp_bound_tokens(b, a->layer_kept == a->layer_input ? a->layer_all : a->layer_kept));
     dtp_bound_keep(b, before + drains + c * x->elements[FIRST] + stream);
     dtp_bound_keep(b, before + drains + (ahead || !b->units->head ? head : 0) + dtp_bound_saved(b, 1) +
-                          dtp_bound_tokens(b, b->passing));
-    const bool whole = a->checkpoint_every > 1 && (b->layers - 1) % a->checkpoint_every;
-    dtp_bound_keep(b, before + below + head + dtp_bound_tokens(b, whole ? b->returned : a->layer_kept + b->passing));
+                          dtp_bound_tokens(b, b->passing[dtp_bound_kind_of(b, 0)]));
+    bool seen[DTP_LAYER_MLPS] = {false, b->uniform}; /* the last block of each kind */
+    for (uint64_t i = b->layers; i-- > 0 && !(seen[0] && seen[1]);) {
+        const int kind = dtp_bound_kind_of(b, i);
+        const bool whole = a->checkpoint_every > 1 && i % a->checkpoint_every;
+        if (!seen[kind])
+            dtp_bound_keep(b, before + dtp_bound_saved(b, i) + (i + 1 < b->layers ? 0 : head) +
+                                  dtp_bound_tokens(b, whole ? b->returned[kind]
+                                                            : b->layer_kept[kind] + b->passing[kind]));
+        seen[kind] = true;
+    }
     dtp_bound_keep(b, made + kept + 2 * stream + head + chunk_bytes + 4 * b->tokens);
     dtp_bound_keep(b, made + kept + stream + head + larger(2 * stream, scattered));
 }
