@@ -129,7 +129,9 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
     activations->layer_kept += b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? b->low : 0;
     if (tensors->kept == tensors->saved) { /* nothing is made again */
         activations->checkpoint_every = 0;
-        b->cut += tensors->cut ? dtp_bound_tokens(b, dtp_layer_tensors_bytes(tensors, tensors->saved ^ tensors->saved_first)) : 0;
+        b->cut += tensors->cut
+                      ? dtp_bound_tokens(b, dtp_layer_tensors_bytes(tensors, tensors->saved ^ tensors->saved_first))
+                      : 0;
     }
     if (!b->plan->adapters.train_ends)
         b->head_input = b->bytes.compute * b->transformer->hidden;
@@ -182,9 +184,10 @@ static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_
     const uint64_t c = b->bytes.compute, steps = walked(b, kind),
                    returned = kind->norms_after ? a->layer_input : c * kind->hidden,
                    streams = kind->norms_before ? 0 : 2 * (a->layer_input - c * kind->hidden),
-                   results = dtp_plan_fuses(b->plan) || b->plan->compile ? (kind->experts ? 4 * kind->hidden + locals : 0)
-                             : kind->parallel                            ? 4 * c * kind->hidden
-                                                                         : returned + a->layer_input + streams;
+                   results = dtp_plan_fuses(b->plan) || b->plan->compile
+                                 ? (kind->experts ? 4 * kind->hidden + locals : 0)
+                             : kind->parallel ? 4 * c * kind->hidden
+                                              : returned + a->layer_input + streams;
     return larger(dtp_bound_tokens(b, larger(results, larger(steps, a->layer_mlp) - a->layer_mlp)),
                   larger(dtp_bound_tokens(b, cast * kind->ffn), cast * up));
 }
@@ -239,10 +242,11 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
         const uint64_t variables = dtp_layer_tensors_bytes(tensors, makes & ~tensors->saved);
         inner = larger(inner, variables + joined * f);
     }
-    b->unkept = larger(b->unkept, kind->adapted || plan->precision.compute == DTP_FP8 ? c * f - smaller(product, c * f) : 0);
+    b->unkept =
+        larger(b->unkept, kind->adapted || plan->precision.compute == DTP_FP8 ? c * f - smaller(product, c * f) : 0);
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
-    b->forward_bytes = larger(
-        b->forward_bytes, larger(forward_bytes(b, tensors, a, up, cast), dtp_bound_tokens(b, runs ? scores : 2 * scores)));
+    b->forward_bytes = larger(b->forward_bytes, larger(forward_bytes(b, tensors, a, up, cast),
+                                                       dtp_bound_tokens(b, runs ? scores : 2 * scores)));
     const struct dtp_bound_stage stages[DTP_BOUND_STAGES] = {
         {a->layer_all + inner, 0, matrix, larger(dtp_bound_tokens(b, scratch * f), cast * matrix)},
         {a->layer_all - a->layer_mlp - adapters->low[0] + c * gated * f + joined * (gated * f + c * h), mlp - up, up,
@@ -268,7 +272,7 @@ static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind
         const struct dtp_layer_matrix *m = &kind->matrix[i];
         const uint64_t elements = m->groups * m->out * m->in, adapters = m->groups * m->rank * (m->out + m->in);
         b->matrix[index][i] = (struct dtp_fetched_matrix){elements, kind->adapted ? adapters : elements,
-                                                   m->rank * larger(m->in, m->out), stage_of(m->id)};
+                                                          m->rank * larger(m->in, m->out), stage_of(m->id)};
     }
 }
 

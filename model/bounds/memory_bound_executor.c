@@ -33,7 +33,7 @@ enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm 
 struct executor {
     uint64_t elements[KINDS], largest, total, own; /* trained, padded to equal shards: of modules, of all; a rank's */
     uint64_t slot; /* of the ring: room for any block, and for any block's divided experts, which are another module */
-    uint64_t frozen;                               /* bytes of the others, with the largest matrix unpacked */
+    uint64_t frozen; /* bytes of the others, with the largest matrix unpacked */
     /* Bytes of gradients as they are made, and as the optimizer reads them: of modules, [BLOCK] of all blocks; of a
      * block of each kind, and of its divided experts, whose shard stands beside its attention. */
     uint64_t whole[KINDS], shard[KINDS], all_whole, all_shard;
@@ -139,7 +139,8 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     if (k->experts) /* rows that came; of shared experts */
         held += results + c * 2 * k->shared_ffn;
     /* up's gradient beside its casts and its weight's, by rows and by columns, for which the activation has gone, where
-     * it was kept; or that activation before it is cast, beside down's; what attention returned by columns in replays */
+     * it was kept; or that activation before it is cast, beside down's; what attention returned by columns in replays
+     */
     uint64_t up_again = again;
     if (fp8)
         up_again = (lost ? 2 * up + second_read : 2 * up - f) + (input ? k->d_core : 0),
@@ -305,9 +306,9 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
         const int kind = dtp_bound_kind_of(b, i);
         const bool whole = a->checkpoint_every > 1 && i % a->checkpoint_every;
         if (!seen[kind])
-            dtp_bound_keep(b, before + dtp_bound_saved(b, i) + (i + 1 < b->layers ? 0 : head) +
-                                  dtp_bound_tokens(b, whole ? b->returned[kind]
-                                                            : b->layer_kept[kind] + b->passing[kind]));
+            dtp_bound_keep(b,
+                           before + dtp_bound_saved(b, i) + (i + 1 < b->layers ? 0 : head) +
+                               dtp_bound_tokens(b, whole ? b->returned[kind] : b->layer_kept[kind] + b->passing[kind]));
         seen[kind] = true;
     }
     dtp_bound_keep(b, made + kept + 2 * stream + head + chunk_bytes + 4 * b->tokens);

@@ -158,9 +158,7 @@ uint64_t dtp_fetched_pass_over(struct dtp_fetched *f, uint64_t layer, bool back)
         return 0;
     const uint64_t period = back && f->every ? f->every : 1, use = f->use.layer, head = f->head.layer;
     const struct dtp_fetched_start before = f->start,
-                                   now = {all    ? 0
-                                          : back ? use - head
-                                                 : head - use,
+                                   now = {all ? 0 : (back ? -1 : 1) * ((int64_t)head - (int64_t)use),
                                           (uint64_t)(back ? DTP_FETCHED_END + f->head.visit : f->head.visit),
                                           (uint64_t)f->head.index,
                                           f->live,
