@@ -84,8 +84,26 @@ static double room(const struct dtp_plan *plan, const struct dtp_layer_kind *k)
     return k->experts ? fmin(asked, ranks * fmin(1, own / (double)k->experts_per_token)) : 1;
 }
 
-/* What a block's backward has beside the stream's gradient, in two stages. mlp: what was kept; a product or second norm
- * that was not is made again, beside its gradient. core: attention's tensors, its gradients and workspace. With a
+/* Of a token, bytes around experts' matmuls. Kept: rows that came; scores; of shared experts; weights and routes of
+ * rows that go, and where ranks divide experts of those that came. Results: what experts return and what is sent of it,
+ * or both gradients; where shared experts are weighed theirs. */
+struct routed {
+    uint64_t kept, results;
+};
+static struct routed routed_of(const struct dtp_bound *b, const struct dtp_layer_kind *k, double times)
+{
+    const double rows = (double)k->experts_per_token, divided = b->plan->ep > 1 ? 1 : 0;
+    const uint64_t c = b->bytes.compute, h = k->hidden, sent = k->experts_per_token,
+                   came = (uint64_t)ceil(times * rows), shared = 3 * k->shared_ffn + (k->shared_gate ? h + 1 : 0),
+                   routes = 12 * sent + (b->plan->ep > 1 ? 16 * came : 4 * sent),
+                   back = (uint64_t)ceil((divided + times) * rows + (k->shared_ffn ? 1 : 0));
+    if (!k->experts)
+        return (struct routed){0, 0};
+    return (struct routed){c * (came * h + k->experts + shared) + routes, c * h * back};
+}
+
+/* What a block's backward has beside the stream's gradient, in three stages. mlp: what was kept; a product or second
+ * norm that was not is made again, beside its gradient. core: attention's tensors, its gradients and workspace. With a
  * stream of weight gradients, what these read stands until a norm's backward behind the branch's last one: up's
  * gradient to that of the first norm, or where branches side by side have norms of their own, to the second's behind
  * the core's gradient; of one norm the product too; qkv's to the block below's first, or where no norm stands in front
@@ -96,16 +114,9 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     /* what projections read is kept as its cast, if that is what their weights' gradients are made of */
     const bool fp8 = plan->precision.compute == DTP_FP8 && dtp_plan_runs_narrow(plan, DTP_PRODUCT_WEIGHT_GRADIENT);
     const uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = k->hidden, q = k->d_q, kv = k->d_kv;
-    const double times = room(plan, k), rows = (double)k->experts_per_token;
+    const double times = room(plan, k);
     const uint64_t f = (uint64_t)ceil(times * (double)k->ffn), up = k->gated ? 2 * f : f, read = 4 * k->norm_statistics;
-    /* around experts' matmuls rows that came; scores; shared experts; weights and routes of rows that go, and where
-     * ranks divide experts of those that came */
-    const uint64_t sent = k->experts_per_token, came = (uint64_t)ceil(times * rows),
-                   shared = 3 * k->shared_ffn + (k->shared_gate ? h + 1 : 0),
-                   routes = 12 * sent + (plan->ep > 1 ? 16 * came : 4 * sent);
-    /* what experts return and what is sent of it, or both gradients; where shared experts are weighed theirs */
-    const double back = ((plan->ep > 1 ? 1 : 0) + times) * rows + (k->shared_ffn ? 1 : 0);
-    const uint64_t results = k->experts ? c * h * (uint64_t)ceil(back) : 0;
+    const struct routed routed = routed_of(b, k, times);
     const uint64_t whole_up = c * up, kept_up = plan->executor.activation_fp8_input_store ? up : whole_up;
     const uint64_t qkv = c * (q + kv + (k->kv_latent ? k->d_core : kv)), core = c * k->d_core + 4 * k->heads;
     const bool apart = plan->executor.gradient_stream, behind = k->norms_after,
@@ -121,13 +132,11 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t first = norms && trained & (READ_FIRST | (norms == 1 ? READ_SECOND : 0)) ? n * h : 0,
                    second_read = norms == 2 && trained & READ_SECOND ? n * h : 0,
                    product = trained & 1u << DTP_TARGET_DOWN ? n * f : 0;
-    const uint64_t beside =
-        behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or a norm */
+    const uint64_t beside = behind || norms == 1 ? c * h : 0; /* a gradient waits for the other branch, or a norm */
     const uint64_t attention = c * h + first + (norms ? read : 0) + qkv + core + returned + b->low + raw + latents +
                                (latents ? 4 : 0) + (k->q_latent ? 4 : 0);
     a->layer_input = a->gradient = c * h;
-    a->layer_all = attention + sum + second_read + (norms == 2 ? read : 0) + returned + kept_up + product +
-                   (k->experts ? c * (came * h + k->experts + shared) + routes : 0);
+    a->layer_all = attention + sum + second_read + (norms == 2 ? read : 0) + returned + kept_up + product + routed.kept;
     a->layer_kept = core_lost      ? a->layer_all - core
                     : lost         ? a->layer_all - first - second_read - product
                     : policy_input ? c * h
@@ -137,7 +146,7 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     uint64_t again = apart && lost ? c * f + 2 * second : apart || lost ? larger(c * f, larger(second, output)) : 0;
     uint64_t held = c * up + (k->parallel ? c * f : second);
     if (k->experts) /* rows that came; of shared experts */
-        held += results + c * 2 * k->shared_ffn;
+        held += routed.results + c * 2 * k->shared_ffn;
     /* up's gradient beside its casts and its weight's, by rows and by columns, for which the activation has gone, where
      * it was kept; or that activation before it is cast, beside down's; what attention returned by columns in replays
      */
@@ -155,16 +164,15 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
                    unread = inner ? 0 : (beside_mlp ? a->layer_all : attention) - returned - b->low - first - result;
     const uint64_t alone = policy_input && b->layers == 1 ? unread : 0, narrowed = kept_up < whole_up ? whole_up : 0,
                    in_core = attention - (second && lost && first ? c * h : 0) + made + (apart && !output ? held : 0);
-    const uint64_t in_mlp = mlp - alone + beside + (apart ? 2 : 1) * results + narrowed, matrix = fp8 ? h * k->ffn : 0,
+    const uint64_t in_mlp = mlp - alone + beside + (apart ? 2 : 1) * routed.results + narrowed,
+                   matrix = fp8 ? h * k->ffn : 0,
                    exchanged = plan->cp > 1 && plan->cp_comm == DTP_CP_A2A
                                    ? attention + 4 * c * k->d_core + c * up + (k->parallel ? 0 : second)
                                    : 0; /* results and gradients come and go beside up's weight gradient */
-    const struct dtp_bound_stage stages[DTP_BOUND_EXECUTOR_STAGES] = {
-        {in_mlp + again, .bytes = matrix},
-        {in_mlp + up_again, .bytes = k->gated ? 2 * matrix : matrix},
-        {inner || b->layers > 1 ? larger(in_core, exchanged) + beside : 0}};
-    for (int i = 0; i < DTP_BOUND_EXECUTOR_STAGES; i++)
-        b->stage[b->stages++] = stages[i];
+    struct dtp_bound_stage *stage = &b->stage[b->stages];
+    stage[0] = (struct dtp_bound_stage){in_mlp + again, .bytes = matrix};
+    stage[1] = (struct dtp_bound_stage){in_mlp + up_again, .bytes = k->gated ? 2 * matrix : matrix};
+    stage[2] = (struct dtp_bound_stage){inner || b->layers > 1 ? larger(in_core, exchanged) + beside : 0};
     /* gradients as they are projected, of latents as well, and what they multiply */
     const uint64_t heads = k->heads * (2 * k->head_dim - k->rope_head_dim) + k->d_core,
                    projected = latents ? c * heads + latents : qkv;
@@ -175,11 +183,12 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t branch = k->parallel ? c * h : 0,
                    passing = input ? larger(c * f + whole_up + (narrowed ? up : 0), latents ? projected + qkv : 0)
                                    : larger(lost || fp8 ? c * f : 0, narrowed);
-    const int index = b->stages / DTP_BOUND_EXECUTOR_STAGES - 1;
-    b->passing[index] = c * h + branch + passing + (fp8 ? (input ? 2 : 1) * f : 0) + results;
+    const int index = b->stages / DTP_BOUND_EXECUTOR_STAGES;
+    b->passing[index] = c * h + branch + passing + (fp8 ? (input ? 2 : 1) * f : 0) + routed.results;
     b->cut = policy_input ? 0 : dtp_bound_tokens(b, unread);
-    b->returned[index] = a->layer_all + c * h + results, b->carried = larger(b->carried, carried);
+    b->returned[index] = a->layer_all + c * h + routed.results, b->carried = larger(b->carried, carried);
     b->opened = larger(b->opened, opened);
+    b->stages += DTP_BOUND_EXECUTOR_STAGES;
     b->replayed = larger(b->replayed, input ? opened + (behind ? c * h : 0) + narrowed : 0);
 }
 
