@@ -150,6 +150,9 @@ static void read_flag(struct asked *asked, const char *flag, const char *value, 
     else if (strcmp(flag, "--sends") == 0 && !dtp_send_parse(value, &q->send))
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--sends: '%.64s' is neither buffered, rendezvous nor blocking",
                   value);
+    else if (strcmp(flag, "--kept-for-weights") == 0 &&
+             (!dtp_number_parse(value, &q->kept_for_weights) || q->kept_for_weights < 0 || q->kept_for_weights > 1))
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--kept-for-weights: '%.64s' is no number from 0 to 1", value);
     else if (strcmp(flag, "--pair") == 0 &&
              (!dtp_number_parse(value, &q->pair_fraction) || q->pair_fraction < 0.5 || q->pair_fraction > 1))
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--pair: '%.64s' is no number from 0.5 to 1", value);
@@ -161,8 +164,12 @@ static enum dtp_status read_line(const struct dtp_context *context, struct asked
     const struct dtp_arguments *a = context->arguments;
     struct dtp_faults *faults = context->faults;
     size_t before = faults->count;
-    *asked = (struct asked){
-        .question = {.forward_s = 1, .backward_s = 1, .weight_s = 1, .pair_fraction = 1, .kinds = asked->kinds}};
+    *asked = (struct asked){.question = {.forward_s = 1,
+                                         .backward_s = 1,
+                                         .weight_s = 1,
+                                         .kept_for_weights = 1,
+                                         .pair_fraction = 1,
+                                         .kinds = asked->kinds}};
     read_kinds(asked, "all", faults);
     for (size_t i = 0; i < a->passed_count; i++)
         read_flag(asked, a->passed[i].flag, a->passed[i].value, faults);

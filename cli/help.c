@@ -224,6 +224,9 @@ static const struct dtp_command_help helps[DTP_COMMAND_COUNT] = {
           {"dtplan schedule --schedule dualpipe --stages 8 --micro-batches 20", "one of them, drawn"},
           {"dtplan schedule --stages 8 --micro-batches 24 --times 29.7,29.4,19.9,0.53 --csv",
            "with measured times, as a table for a spreadsheet"},
+          {"dtplan schedule --schedule zb-1p,zb-2p --stages 8 --micro-batches 24 --times 29.7,29.4,19.9,0.53 "
+           "--kept-for-weights 0.43",
+           "orders of passes that are found for these times, within what 1F1B keeps and twice that"},
           {"dtplan schedule --stages 4 --micro-batches 12 --layers 30 --head 2 --layout best",
            "of a model whose head takes as long as two of its layers"},
           {"dtplan schedule --schedule zb-v --stages 4 --micro-batches 12 --chart zb-v.png", "as a picture"}}},

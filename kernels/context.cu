@@ -9,7 +9,7 @@ namespace dtp
 namespace
 {
 
-constexpr int threads = 256, heads_per_block = threads / 32;
+constexpr int threads = 256;
 
 /* Where a step's log-sum-exp of a query stands, and whether it has that query. */
 __device__ bool part_statistic(const struct dtp_merge_attention_args &a, uint32_t step, uint64_t head, uint32_t query,
@@ -20,16 +20,18 @@ __device__ bool part_statistic(const struct dtp_merge_attention_args &a, uint32_
     return query >= first;
 }
 
-/* A warp has a head of a query. */
-template <typename T>
+/* N neighbours of a head of a query a thread, each of which weighs the steps for itself: they are few, and neighbours
+ * read the same statistics. */
+template <typename T, int N>
 __global__ void __launch_bounds__(threads) merge_attention(const __grid_constant__ struct dtp_merge_attention_args a)
 {
-    const uint64_t rows = (uint64_t)a.batch * a.sequence,
-                   index = (uint64_t)blockIdx.x * heads_per_block + threadIdx.x / 32;
-    if (index >= rows * a.heads)
+    const uint64_t rows = (uint64_t)a.batch * a.sequence, all = rows * a.heads * a.head_dim,
+                   element = ((uint64_t)blockIdx.x * threads + threadIdx.x) * N;
+    if (element >= all)
         return;
-    const uint64_t row = index / a.heads, head = row / a.sequence * a.heads + index % a.heads;
-    const uint32_t query = (uint32_t)(row % a.sequence), lane = threadIdx.x % 32;
+    const uint64_t index = element / a.head_dim, row = index / a.heads;
+    const uint64_t head = row / a.sequence * a.heads + index % a.heads;
+    const uint32_t query = (uint32_t)(row % a.sequence);
     float largest = -INFINITY, sum = 0;
     uint64_t at;
     for (uint32_t step = 0; step < a.steps; step++)
@@ -39,15 +41,17 @@ __global__ void __launch_bounds__(threads) merge_attention(const __grid_constant
         if (part_statistic(a, step, head, query, &at))
             sum += expf(a.part_log_sum_exp[at] - largest);
     const float log_sum_exp = largest + logf(sum);
-    for (uint32_t d = lane; d < a.head_dim; d += 32) {
-        float result = 0;
-        for (uint32_t step = 0; step < a.steps; step++)
-            if (part_statistic(a, step, head, query, &at))
-                result += expf(a.part_log_sum_exp[at] - log_sum_exp) *
-                          to_float(((const T *)a.parts)[(step * rows * a.heads + index) * a.head_dim + d]);
-        ((T *)a.result)[index * a.head_dim + d] = from_float<T>(result);
-    }
-    if (lane == 0)
+    float result[N] = {};
+    for (uint32_t step = 0; step < a.steps; step++)
+        if (part_statistic(a, step, head, query, &at)) {
+            const float weight = expf(a.part_log_sum_exp[at] - log_sum_exp);
+            const auto of_step = load<N>((const T *)a.parts + step * all + element);
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                result[e] += weight * of_step[e];
+        }
+    store((T *)a.result + element, result);
+    if (element % a.head_dim == 0)
         a.log_sum_exp[head * a.sequence + query] = log_sum_exp;
 }
 
@@ -89,15 +93,16 @@ __global__ void __launch_bounds__(threads) merge_gradients(const __grid_constant
     store((T *)a.sum + at, result);
 }
 
+/* Vectors are counted in 32 bits: of 64 the divisions take as long as the copies. */
 template <typename T, int N>
 __global__ void __launch_bounds__(threads) columns(const __grid_constant__ struct dtp_columns_args a)
 {
-    const uint64_t across = a.width / N, index = (uint64_t)blockIdx.x * threads + threadIdx.x;
+    const uint32_t across = (uint32_t)(a.width / N), index = blockIdx.x * threads + threadIdx.x;
+    const uint32_t run = index / across, pair = run / (uint32_t)a.count[2];
     if (index >= a.count[0] * a.count[1] * a.count[2] * across)
         return;
-    const uint64_t d = index % across * N, k = index / across % a.count[2],
-                   j = index / across / a.count[2] % a.count[1];
-    const uint64_t i = index / across / a.count[2] / a.count[1];
+    const uint32_t d = (index - run * across) * N, k = run - pair * (uint32_t)a.count[2];
+    const uint32_t i = pair / (uint32_t)a.count[1], j = pair - i * (uint32_t)a.count[1];
     const T *from = (const T *)a.from + i * a.from_step[0] + j * a.from_step[1] + k * a.from_step[2] + d;
     T *to = (T *)a.to + i * a.to_step[0] + j * a.to_step[1] + k * a.to_step[2] + d;
     const auto value = load<N>(from);
@@ -165,13 +170,18 @@ bool whole_vectors(const struct dtp_columns_args &a, uint64_t n, uint64_t elemen
 extern "C" int dtp_cuda_merge_attention(void *self, const struct dtp_merge_attention_args *a, void *stream)
 {
     (void)self;
-    const uint64_t all = (uint64_t)a->batch * a->sequence * a->heads;
+    const uint64_t all = (uint64_t)a->batch * a->sequence * a->heads * a->head_dim;
     if (all == 0 || a->steps == 0)
         return 0;
     return dtp::with_element(a->element, [&](auto of) {
         using T = decltype(of);
-        dtp::merge_attention<T>
-            <<<dtp::blocks_for(all, dtp::heads_per_block), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
+        constexpr int N = dtp::full<T>;
+        if (a->head_dim % N == 0)
+            dtp::merge_attention<T, N>
+                <<<dtp::blocks_for(all, dtp::threads * N), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
+        else
+            dtp::merge_attention<T, 1>
+                <<<dtp::blocks_for(all, dtp::threads), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
         return dtp::launched();
     });
 }
@@ -204,7 +214,10 @@ extern "C" int dtp_cuda_columns(void *self, const struct dtp_columns_args *a, vo
     return dtp::with_element(a->element, [&](auto of) {
         using T = decltype(of);
         constexpr int N = dtp::full<T>;
-        if (dtp::whole_vectors(*a, N, sizeof(T)))
+        const bool whole = dtp::whole_vectors(*a, N, sizeof(T));
+        if (all / (whole ? N : 1) > UINT32_MAX - dtp::threads)
+            return (int)cudaErrorInvalidValue;
+        if (whole)
             dtp::columns<T, N><<<dtp::blocks_for(all, dtp::threads * N), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
         else
             dtp::columns<T, 1><<<dtp::blocks_for(all, dtp::threads), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);
@@ -223,8 +236,10 @@ extern "C" int dtp_cuda_lay_out_heads(void *self, const struct dtp_lay_out_heads
         const bool whole = a->head_dim / 2 % full == 0;
         const uint64_t vectors =
             ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * (a->head_dim / 2 / (whole ? full : 1));
-        const unsigned rows = dtp::blocks_for((uint64_t)a->batch * a->sequence, 1),
-                       threads = vectors < dtp::threads ? (unsigned)(vectors + 31) / 32 * 32 : dtp::threads;
+        const unsigned rows = dtp::blocks_for((uint64_t)a->batch * a->sequence, 1);
+        /* As many turns as the widest block takes, each of about as many heads. */
+        const uint64_t turns = (vectors + dtp::threads - 1) / dtp::threads, each = (vectors + turns - 1) / turns;
+        const unsigned threads = (unsigned)(each + 31) / 32 * 32;
         if (whole)
             dtp::lay_out_heads<T, full><<<rows, threads, 0, dtp::stream_of(stream)>>>(*a);
         else

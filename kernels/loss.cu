@@ -1,6 +1,7 @@
 #include "kernels/vector.cuh"
 
 #include <math.h>
+#include <type_traits>
 
 namespace dtp
 {
@@ -10,7 +11,7 @@ namespace
 /* Largest value and sum of exp(x - largest), as they come (Milakov & Gimelshein 2018, "Online normalizer calculation
  * for softmax"). */
 struct normaliser {
-    float largest = -3.0e38f, sum = 0;
+    float largest = -2.0e38f, sum = 0; /* finite times log2(e), too: padding is minus infinity */
 
     template <int N> __device__ void add(const float (&x)[N])
     {
@@ -20,9 +21,10 @@ struct normaliser {
             above = fmaxf(above, x[e]);
         sum *= exp2_fast((largest - above) * log2_e);
         largest = above;
+        const float taken = above * log2_e; /* of each in one instruction */
 #pragma unroll
         for (int e = 0; e < N; e++)
-            sum += exp2_fast((x[e] - above) * log2_e);
+            sum += exp2_fast(fmaf(x[e], log2_e, -taken));
     }
 
     __device__ void across_warp()
@@ -46,16 +48,38 @@ struct normaliser {
     }
 };
 
+/* The soft cap of logits, or none, which then costs nothing; an element of them is capped twice, on the way to the sum
+ * and to the gradient. */
+template <bool CAPPED> struct cap {
+    float limit, inverse;
+
+    __device__ explicit cap(float softcap) : limit(softcap), inverse(CAPPED ? 1 / softcap : 0)
+    {
+    }
+
+    __device__ float operator()(float x) const
+    {
+        return CAPPED ? limit * tanh_fast(x * inverse) : x;
+    }
+
+    /* By the capped value; 1 of padding, which is minus infinity. */
+    __device__ float slope(float capped) const
+    {
+        const float part = capped * inverse;
+        return CAPPED && capped > -INFINITY ? 1 - part * part : 1.0f;
+    }
+};
+
 /* A row lies in shared memory while it is summed and turned into its gradient, each thread its own vectors, so that
  * copies, sums and results need no barrier but the one of the sum. When a thread has used a slot for the last time it
  * lets the copy of the next row into it begin: reading is under way all the time. Rows longer than what is kept are
  * read a second time, then from the L2. Copies are waited for in four parts, slots s with s * 4 / kept = 0, 1, 2, 3. */
-template <typename T> struct row_in_parts {
+template <typename T, bool CAPPED> struct row_in_parts {
     static constexpr int N = full<T>;
     static constexpr int parts = 4;
     uint4 *slots; /* [kept][blockDim.x] */
     uint32_t kept, vectors, vocab;
-    float softcap;
+    cap<CAPPED> capped;
 
     __device__ uint32_t part_begin(int part) const
     {
@@ -74,7 +98,7 @@ template <typename T> struct row_in_parts {
     {
 #pragma unroll
         for (int e = 0; e < N; e++)
-            x[e] = soft_cap(values[e], softcap);
+            x[e] = capped(values[e]);
         if ((vector + 1) * N > vocab) {
 #pragma unroll
             for (int e = 0; e < N; e++)
@@ -142,18 +166,19 @@ __device__ uint32_t target_here(int32_t target, uint32_t first_token, uint32_t v
 
 struct row_result {
     float largest, factor; /* gradient = exp(x - largest) * factor */
-    float scale, softcap;
+    float scale;
     uint32_t target; /* beyond the vocabulary: none */
 };
 
-/* Padding, minus infinity, stays out of the slope. */
-template <int N> __device__ void make_gradient(float (&x)[N], uint32_t vector, const row_result &r)
+template <int N, bool CAPPED>
+__device__ void make_gradient(float (&x)[N], uint32_t vector, const row_result &r, const cap<CAPPED> &capped)
 {
     float slope[N];
+    const float taken = r.largest * log2_e;
 #pragma unroll
     for (int e = 0; e < N; e++) {
-        slope[e] = x[e] > -INFINITY ? soft_cap_slope(x[e], r.softcap) : 1.0f;
-        x[e] = r.factor == 0 ? 0.0f : exp2_fast((x[e] - r.largest) * log2_e) * r.factor;
+        slope[e] = capped.slope(x[e]);
+        x[e] = r.factor == 0 ? 0.0f : exp2_fast(fmaf(x[e], log2_e, -taken)) * r.factor;
     }
     if (r.target / N == vector) {
 #pragma unroll
@@ -169,14 +194,14 @@ template <int N> __device__ void make_gradient(float (&x)[N], uint32_t vector, c
  * have it alone, with as many threads as a block can. */
 constexpr int short_threads = 512, long_threads = 1024;
 
-template <typename T, int THREADS>
+template <typename T, int THREADS, bool CAPPED>
 __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t kept)
 {
     constexpr int N = full<T>;
     constexpr bool all_kept = THREADS == short_threads;
     extern __shared__ uint4 slots[];
     __shared__ normaliser of_warp[2][32];
-    const row_in_parts<T> part = {slots, kept, a.stride / N, a.vocab, a.softcap};
+    const row_in_parts<T, CAPPED> part = {slots, kept, a.stride / N, a.vocab, cap<CAPPED>(a.softcap)};
     const uint32_t beyond = kept * THREADS + threadIdx.x;
     const float scale = a.scalars && a.scalars->loss_scale > 0 ? a.scale * a.scalars->loss_scale : a.scale;
     T *row = (T *)a.logits + (uint64_t)blockIdx.x * a.stride;
@@ -189,7 +214,7 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
     for (uint64_t i = blockIdx.x; i < a.rows; i += gridDim.x, turn ^= 1) {
         const int32_t target = a.targets[i];
         const uint32_t here = target_here(target, a.first_token, a.vocab);
-        float aimed = here != UINT32_MAX ? soft_cap(to_float(row[here]), a.softcap) : 0.0f;
+        float aimed = here != UINT32_MAX ? part.capped(to_float(row[here])) : 0.0f;
         normaliser of;
         if (!all_kept && !a.parts)
             for (uint32_t vector = beyond; vector < part.vectors; vector += 4 * THREADS)
@@ -204,11 +229,11 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
             of.across_block(of_warp[turn]);
         if (threadIdx.x == 0)
             a.row_loss[i] = target < 0 ? 0.0f : logf(of.sum) - (aimed - of.largest);
-        const row_result result = {of.largest, target < 0 ? 0.0f : scale / of.sum, scale, a.softcap, here};
+        const row_result result = {of.largest, target < 0 ? 0.0f : scale / of.sum, scale, here};
         if constexpr (!all_kept)
             for (uint32_t vector = beyond; vector < part.vectors; vector += 4 * THREADS)
                 part.for_four(row, vector, [&](uint32_t at, float(&x)[N]) {
-                    make_gradient(x, at, result);
+                    make_gradient(x, at, result, part.capped);
                     store(row + (uint64_t)at * N, x);
                 });
         T *next = row + (uint64_t)gridDim.x * a.stride;
@@ -220,7 +245,7 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
                     continue;
                 float x[N];
                 part.unpack(part.kept_vector(vector), vector, x);
-                make_gradient(x, vector, result);
+                make_gradient(x, vector, result, part.capped);
                 store(row + (uint64_t)vector * N, x);
                 if (more)
                     part.fetch(next, s);
@@ -232,11 +257,12 @@ __global__ void __launch_bounds__(THREADS) loss(struct dtp_loss_args a, uint32_t
 }
 
 /* A block of threads a row, which is read once. */
-template <typename T> __global__ void __launch_bounds__(short_threads) loss_parts(struct dtp_loss_parts_args a)
+template <typename T, bool CAPPED>
+__global__ void __launch_bounds__(short_threads) loss_parts(struct dtp_loss_parts_args a)
 {
     constexpr int N = full<T>;
     __shared__ normaliser of_warp[2][32];
-    const row_in_parts<T> part = {nullptr, 0, a.stride / N, a.vocab, a.softcap};
+    const row_in_parts<T, CAPPED> part = {nullptr, 0, a.stride / N, a.vocab, cap<CAPPED>(a.softcap)};
     int turn = 0;
     for (uint64_t i = blockIdx.x; i < a.rows; i += gridDim.x, turn ^= 1) {
         const T *row = (const T *)a.logits + i * a.stride;
@@ -246,7 +272,7 @@ template <typename T> __global__ void __launch_bounds__(short_threads) loss_part
         of.across_block(of_warp[turn]);
         if (threadIdx.x == 0) {
             const uint32_t here = target_here(a.targets[i], a.first_token, a.vocab);
-            const float aimed = here != UINT32_MAX ? soft_cap(to_float(row[here]), a.softcap) : 0.0f;
+            const float aimed = here != UINT32_MAX ? part.capped(to_float(row[here])) : 0.0f;
             a.part[i] = {of.largest, of.sum, aimed};
         }
     }
@@ -264,20 +290,27 @@ uint32_t most_shared_bytes()
     return (uint32_t)most;
 }
 
-template <typename T, int THREADS> int launch(const struct dtp_loss_args &a, cudaStream_t stream)
+/* Calls `body` with whether logits are capped, known while it is compiled. */
+template <typename Body> int with_cap(float softcap, Body body)
+{
+    return softcap > 0 ? body(std::true_type()) : body(std::false_type());
+}
+
+template <typename T, int THREADS, bool CAPPED> int launch(const struct dtp_loss_args &a, cudaStream_t stream)
 {
     constexpr uint32_t slot_bytes = THREADS * 16;
     uint32_t vectors = a.stride / full<T>, wanted = (vectors + THREADS - 1) / THREADS;
     uint32_t fitting = most_shared_bytes() / slot_bytes, kept = wanted < fitting ? wanted : fitting;
     int resident = 1, bytes = (int)(kept * slot_bytes);
-    int status = (int)cudaFuncSetAttribute(loss<T, THREADS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    int status =
+        (int)cudaFuncSetAttribute(loss<T, THREADS, CAPPED>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (!status)
-        status =
-            (int)cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, loss<T, THREADS>, THREADS, (size_t)bytes);
+        status = (int)cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, loss<T, THREADS, CAPPED>, THREADS,
+                                                                    (size_t)bytes);
     if (status)
         return status;
-    uint64_t most = (uint64_t)resident * multiprocessors();
-    loss<T, THREADS><<<(unsigned)(a.rows < most ? a.rows : most), THREADS, (size_t)bytes, stream>>>(a, kept);
+    uint64_t most = (uint64_t)resident * standing_multiprocessors();
+    loss<T, THREADS, CAPPED><<<(unsigned)(a.rows < most ? a.rows : most), THREADS, (size_t)bytes, stream>>>(a, kept);
     return launched();
 }
 
@@ -295,9 +328,11 @@ extern "C" int dtp_cuda_loss(void *self, const struct dtp_loss_args *a, void *st
             return (int)cudaErrorInvalidValue;
         uint64_t row_bytes = (a->stride * sizeof(T) + dtp::short_threads * 16 - 1) / (dtp::short_threads * 16) *
                              (dtp::short_threads * 16);
-        if (2 * row_bytes <= dtp::most_shared_bytes())
-            return dtp::launch<T, dtp::short_threads>(*a, dtp::stream_of(stream));
-        return dtp::launch<T, dtp::long_threads>(*a, dtp::stream_of(stream));
+        return dtp::with_cap(a->softcap, [&](auto capped) {
+            if (2 * row_bytes <= dtp::most_shared_bytes())
+                return dtp::launch<T, dtp::short_threads, capped()>(*a, dtp::stream_of(stream));
+            return dtp::launch<T, dtp::long_threads, capped()>(*a, dtp::stream_of(stream));
+        });
     });
 }
 
@@ -310,9 +345,11 @@ extern "C" int dtp_cuda_loss_parts(void *self, const struct dtp_loss_parts_args 
         using T = decltype(of);
         if (a->stride % dtp::full<T>)
             return (int)cudaErrorInvalidValue;
-        uint64_t most = 4 * (uint64_t)dtp::multiprocessors();
-        dtp::loss_parts<T>
-            <<<(unsigned)(a->rows < most ? a->rows : most), dtp::short_threads, 0, dtp::stream_of(stream)>>>(*a);
-        return dtp::launched();
+        uint64_t most = 4 * (uint64_t)dtp::standing_multiprocessors();
+        return dtp::with_cap(a->softcap, [&](auto capped) {
+            dtp::loss_parts<T, capped()>
+                <<<(unsigned)(a->rows < most ? a->rows : most), dtp::short_threads, 0, dtp::stream_of(stream)>>>(*a);
+            return dtp::launched();
+        });
     });
 }

@@ -325,8 +325,7 @@ __global__ void __launch_bounds__(most_lanes, resident<V>)
 
 unsigned backward_blocks(uint64_t rows, layout l)
 {
-    uint64_t blocks = (rows + l.rows - 1) / l.rows;
-    return (unsigned)(blocks < DTP_PARTIAL_SUM_ROWS ? blocks : DTP_PARTIAL_SUM_ROWS);
+    return standing_blocks(rows, l.rows, DTP_PARTIAL_SUM_ROWS);
 }
 
 /* Elements a thread reads at a time. */

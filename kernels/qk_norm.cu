@@ -8,6 +8,7 @@ namespace
 {
 
 constexpr unsigned threads = 256, most_vectors = 8;
+constexpr unsigned walking_threads = 512; /* of backward, where a block has many heads */
 
 /* `lanes` threads of up to `per_lane` vectors each hold a head. */
 struct layout {
@@ -122,8 +123,9 @@ template <typename T, int N, int V>
 __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struct dtp_qk_norm_args a, unsigned lanes)
 {
     const uint32_t normed = heads_of(a);
-    const uint64_t item = (uint64_t)blockIdx.x * (threads / lanes) + threadIdx.x / lanes, row = item / normed;
-    const span head = span_of(a, (uint32_t)(item % normed));
+    const uint32_t item = blockIdx.x * (threads / lanes) + threadIdx.x / lanes;
+    const uint64_t row = item / normed;
+    const span head = span_of(a, item % normed);
     const part<T, N, V> own = {head.dim, lanes, row < a.rows};
     T *at = (T *)a.qkv + row * packed_row(a) + head.first;
     T *raw = (T *)a.raw + row * kept_row(a) + head.first;
@@ -153,77 +155,124 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
         a.inverse_deviation[item] = inverse;
 }
 
-/* Blocks walk over heads, of q where blockIdx.y is 0, else of k, and keep the sums of their columns in registers. With
- * n = x * inverse and h = gradient * weight: inverse * (h - n mean(h n)). */
-template <typename T, int N, int V>
-__global__ void __launch_bounds__(threads)
-    backward(const __grid_constant__ struct dtp_qk_norm_backward_args a, unsigned lanes)
-{
-    extern __shared__ float of_head[]; /* [head_dim], where a block has several heads */
-    const uint32_t before = blockIdx.y ? query_heads(a) : 0;
-    const uint32_t heads = blockIdx.y ? heads_of(a) - before : query_heads(a);
-    const uint32_t at_once = threads / lanes, own_head = threadIdx.x / lanes;
-    const span first_head = span_of(a, before); /* of q or of k: their widths and weights are alike */
-    const uint64_t items = a.rows * heads;
-    float sums[V][N] = {};
-    for (uint64_t first = (uint64_t)blockIdx.x * at_once; first < items; first += (uint64_t)gridDim.x * at_once) {
-        const uint64_t item = first + own_head, row = item / heads;
-        const uint32_t which = before + (uint32_t)(item % heads);
-        const span head = span_of(a, which);
-        const part<T, N, V> own = {head.dim, lanes, item < items};
-        const float inverse = own.there ? a.inverse_deviation[row * heads_of(a) + which] : 0;
-        T *at = (T *)a.qkv_gradient + row * packed_row(a) + head.first;
+/* With n = x * inverse and h = gradient * weight: inverse * (h - n mean(h n)). A thread's part of two heads is under
+ * way at a time. */
+template <typename T, int N, int V> struct backward_walk {
+    const struct dtp_qk_norm_backward_args &a;
+    uint32_t lanes, before, heads; /* of q or of k: heads before them, and how many they are */
+
+    struct head_part {
+        part<T, N, V> own;
+        uint32_t weights;
+        float inverse;
+        T *at;
         packed<T, N> gradient[V], x[V];
+    };
+
+    __device__ void fetch(uint32_t item, head_part &to) const
+    {
+        const uint64_t row = item / heads;
+        const uint32_t which = before + item % heads;
+        const span head = span_of(a, which);
+        to.own = {head.dim, lanes, item < a.rows * heads};
+        to.weights = head.weights;
+        to.inverse = to.own.there ? a.inverse_deviation[row * heads_of(a) + which] : 0;
+        to.at = (T *)a.qkv_gradient + row * packed_row(a) + head.first;
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            to.gradient[v] = to.own.read(to.at, v);
+            to.x[v] = to.own.read((const T *)a.raw + row * kept_row(a) + head.first, v);
+        }
+    }
+
+    __device__ void norm(const head_part &h, float (&sums)[V][N]) const
+    {
         float weight[V][N] = {}, hn = 0;
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            gradient[v] = own.read(at, v);
-            x[v] = own.read((const T *)a.raw + row * kept_row(a) + head.first, v);
-            if (own.holds(v))
-                weights_at<N>(weight[v], a, head.weights + own.column(v));
+            if (h.own.holds(v))
+                weights_at<N>(weight[v], a, h.weights + h.own.column(v));
 #pragma unroll
             for (int e = 0; e < N; e++) {
-                float n = x[v][e] * inverse;
-                hn += gradient[v][e] * weight[v][e] * n;
-                sums[v][e] += gradient[v][e] * n;
+                float n = h.x[v][e] * h.inverse;
+                hn += h.gradient[v][e] * weight[v][e] * n;
+                sums[v][e] += h.gradient[v][e] * n;
             }
         }
-        const float mean_hn = head_sum(hn, lanes) / (float)head.dim;
+        const float mean_hn = head_sum(hn, lanes) / (float)h.own.dim;
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            if (!own.holds(v))
+            if (!h.own.holds(v))
                 continue;
             float result[N];
 #pragma unroll
             for (int e = 0; e < N; e++)
-                result[e] = inverse * (gradient[v][e] * weight[v][e] - x[v][e] * inverse * mean_hn);
-            store(at + own.column(v), result);
+                result[e] = h.inverse * (h.gradient[v][e] * weight[v][e] - h.x[v][e] * h.inverse * mean_hn);
+            store(h.at + h.own.column(v), result);
         }
     }
-    if (!a.weight_gradient)
+};
+
+/* The sums of a block's heads: those of a warp by a butterfly, of its warps in order, so that a step repeats. All heads
+ * as one have the block to themselves. of_warp: [warps, dim]. */
+template <int N, int V, typename OWN>
+__device__ void write_partials(float (&sums)[V][N], const OWN &own, float *of_warp, float *to)
+{
+    const uint32_t warp = threadIdx.x / 32, warps = own.lanes > 32 ? 1 : blockDim.x / 32;
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+#pragma unroll
+        for (int e = 0; e < N; e++)
+            for (uint32_t distance = own.lanes; distance < 32; distance *= 2)
+                sums[v][e] += __shfl_xor_sync(0xFFFFFFFFu, sums[v][e], (int)distance);
+        if (own.holds(v) && (own.lanes > 32 || threadIdx.x % 32 < own.lanes))
+            store((warps > 1 ? of_warp + warp * own.dim : to) + own.column(v), sums[v]);
+    }
+    if (warps == 1)
         return;
-    float *partials = a.workspace + (uint64_t)blockIdx.x * weights_of(a) + first_head.weights;
-    const part<T, N, V> own = {first_head.dim, lanes, true};
-    for (uint32_t turn = 0; turn < at_once; turn++) { /* in order, so that a step repeats */
-#pragma unroll
-        for (int v = 0; v < V; v++) {
-            if (own_head != turn || !own.holds(v))
-                continue;
-#pragma unroll
-            for (int e = 0; e < N; e++) {
-                float so_far = sums[v][e] + (turn > 0 ? of_head[own.column(v) + e] : 0.0f);
-                (turn + 1 < at_once ? of_head : partials)[own.column(v) + e] = so_far;
-            }
-        }
-        __syncthreads();
+    __syncthreads();
+    for (uint32_t column = threadIdx.x; column < own.dim; column += blockDim.x) {
+        float sum = 0;
+        for (uint32_t w = 0; w < warps; w++)
+            sum += of_warp[w * own.dim + column];
+        to[column] = sum;
     }
+    __syncthreads();
+}
+
+/* Blocks walk over heads of q, then of k, and keep the sums of their columns in registers. */
+template <typename T, int N, int V>
+__global__ void __launch_bounds__(walking_threads)
+    backward(const __grid_constant__ struct dtp_qk_norm_backward_args a, unsigned lanes)
+{
+    extern __shared__ float of_warp[];
+    const uint32_t at_once = blockDim.x / lanes, own = threadIdx.x / lanes, stride = gridDim.x * at_once;
+    for (uint32_t of_k = 0; of_k < 2; of_k++) {
+        const uint32_t before = of_k ? query_heads(a) : 0, heads = of_k ? heads_of(a) - before : query_heads(a);
+        const backward_walk<T, N, V> walk = {a, lanes, before, heads};
+        const uint32_t items = (uint32_t)a.rows * heads;
+        float sums[V][N] = {};
+        for (uint32_t first = blockIdx.x * at_once; first < items; first += stride) {
+            typename backward_walk<T, N, V>::head_part one;
+            walk.fetch(first + own, one);
+            walk.norm(one, sums);
+        }
+        if (!a.weight_gradient)
+            continue;
+        const span head = span_of(a, before); /* of q or of k: their widths and weights are alike */
+        write_partials(sums, part<T, N, V>{head.dim, lanes, true}, of_warp,
+                       a.workspace + (uint64_t)blockIdx.x * weights_of(a) + head.weights);
+    }
+}
+
+unsigned walking(layout l)
+{
+    return l.lanes < threads ? walking_threads : threads;
 }
 
 unsigned backward_blocks(const struct dtp_qk_norm_backward_args &a, layout l)
 {
-    uint64_t heads_at_once = threads / l.lanes;
-    uint64_t blocks = (a.rows * query_heads(a) + heads_at_once - 1) / heads_at_once;
-    return (unsigned)(blocks < DTP_PARTIAL_SUM_ROWS ? blocks : DTP_PARTIAL_SUM_ROWS);
+    return standing_blocks(a.rows * query_heads(a), walking(l) / l.lanes, DTP_PARTIAL_SUM_ROWS);
 }
 
 template <typename T, int N, int V> int launch(const struct dtp_qk_norm_args &a, layout l, cudaStream_t stream)
@@ -236,9 +285,13 @@ template <typename T, int N, int V> int launch(const struct dtp_qk_norm_args &a,
 template <typename T, int N, int V> int launch(const struct dtp_qk_norm_backward_args &a, layout l, cudaStream_t stream)
 {
     unsigned blocks = backward_blocks(a, l);
-    size_t of_head = l.lanes < threads ? a.head_dim * sizeof(float) : 0;
-    backward<T, N, V><<<dim3(blocks, 2), threads, of_head, stream>>>(a, l.lanes);
-    int status = launched();
+    size_t of_warps = l.lanes > 32 ? 0 : walking_threads / 32 * a.head_dim * sizeof(float);
+    int status =
+        (int)cudaFuncSetAttribute(backward<T, N, V>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)of_warps);
+    if (status)
+        return status;
+    backward<T, N, V><<<blocks, walking(l), of_warps, stream>>>(a, l.lanes);
+    status = launched();
     if (status || !a.weight_gradient)
         return status;
     partial_sums sums = {{a.workspace, nullptr}, {a.weight_gradient, nullptr}, blocks,
@@ -257,7 +310,8 @@ template <typename Arguments> int launch_any(const Arguments &a, void *stream)
         const bool whole = a.head_dim % N == 0;
         const uint32_t widest = a.wide ? a.heads * a.head_dim : a.head_dim; /* there are no more heads of k than of q */
         const layout l = layout_of(widest / (whole ? N : 1), a.wide);
-        if (l.per_lane > most_vectors)
+        /* Heads are counted in 32 bits, and so is where walks over them end. */
+        if (l.per_lane > most_vectors || a.rows * heads_of(a) > UINT32_MAX / 2)
             return (int)cudaErrorInvalidValue;
         if (!whole)
             return launch<T, 1, most_vectors>(a, l, stream_of(stream));

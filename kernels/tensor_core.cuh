@@ -49,12 +49,6 @@ __device__ inline void copy_word_async(float *to, const float *from, bool exists
                  : "memory");
 }
 
-/* tanh to some 2e-7, by the special function unit. */
-__device__ inline float tanh_fast(float x)
-{
-    return 1.0f - __fdividef(2.0f, 1.0f + exp2_fast(2 * log2_e * x));
-}
-
 } // namespace dtp
 
 #endif

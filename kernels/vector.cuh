@@ -270,10 +270,16 @@ __device__ inline float2 gated_up(enum dtp_activation_kind kind, float up)
                        above || below ? 0.0f : 1.0f);
 }
 
+/* tanh to some 2e-7, by the special function unit; where the power is infinite or none it is 1 or -1. */
+__device__ inline float tanh_fast(float x)
+{
+    return 1.0f - __fdividef(2.0f, 1.0f + exp2_fast(2 * log2_e * x));
+}
+
 /* cap * tanh(x / cap) and, by that value, its derivative; 0 caps nothing. */
 __device__ inline float soft_cap(float x, float cap)
 {
-    return cap > 0 ? cap * tanhf(x / cap) : x;
+    return cap > 0 ? cap * tanh_fast(__fdividef(x, cap)) : x;
 }
 
 __device__ inline float soft_cap_slope(float capped, float cap)
@@ -319,6 +325,22 @@ inline int multiprocessors()
         return found;
     }();
     return count;
+}
+
+/* Of kernels whose blocks all stand at once and share the rows evenly: one that finds no room until another ends
+ * doubles their time. So they leave the SMs that a pipeline's waiting transfer holds, four thread blocks of NCCL's
+ * (reports/h200/README.md, What a waiting receive takes); memory is as busy without. */
+inline int standing_multiprocessors()
+{
+    return multiprocessors() > 8 ? multiprocessors() - 4 : multiprocessors();
+}
+
+/* Two such blocks an SM at most, of so many rows at once each; no more than `most`, which a workspace has rows for. */
+inline unsigned standing_blocks(uint64_t rows, uint64_t at_once, uint64_t most)
+{
+    uint64_t blocks = (rows + at_once - 1) / at_once, standing = 2 * (uint64_t)standing_multiprocessors();
+    most = standing < most ? standing : most;
+    return (unsigned)(blocks < most ? blocks : most);
 }
 
 /* Blocks of `threads` for `count` items; 0 where the grid could not hold them, which the launch then refuses. */

@@ -264,6 +264,18 @@ static double subtracted_bytes(const struct dtp_demand *d)
     return d->form == DTP_FORM_SUBTRACTED ? d->m * d->n * dtp_dtype_bytes(d->dtype) : 0;
 }
 
+/* Of the rate of the executor's kernels that pass over memory and do little else. */
+static double native_share(const struct dtp_op *op)
+{
+    const struct dtp_calibration *c = &dtp_calibration;
+    switch (op->kind) {
+    case DTP_OP_NORM_BACKWARD: return c->native_norm_backward;
+    case DTP_OP_LOSS_PARTS:
+    case DTP_OP_LOSS_BACKWARD: return c->native_loss * (op->demand->attention.softcap > 0 ? c->native_soft_cap : 1);
+    default: return 1;
+    }
+}
+
 double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
     const struct dtp_demand *d = op->demand;
@@ -279,7 +291,9 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
     case DTP_CLASS_MEMORY:
         if (op->kind == DTP_OP_ORTHOGONALIZE && rates->execution->own_kernels)
             return gaps_s + orthogonalize_seconds(d);
-        return gaps_s + pass_s(&rates->passes, d) + ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel]);
+        return gaps_s + pass_s(&rates->passes, d) +
+               ratio(d->bytes, rates->memory_kernel_bytes_per_s[d->memory_kernel] *
+                                   (rates->execution->own_kernels ? native_share(op) : 1));
     case DTP_CLASS_COLLECTIVE: return most(collective_seconds(rates, op), few_ctas_s(rates, op));
     case DTP_CLASS_UPLOAD:
     case DTP_CLASS_DOWNLOAD: return ratio(d->sent_bytes, rates->copy_bytes_per_s);
@@ -316,10 +330,7 @@ void dtp_op_seconds_all(const struct dtp_op_rates *rates, double *out, uint32_t 
 
 bool dtp_op_at_power_limit(const struct dtp_op_rates *rates, const struct dtp_op *op)
 {
-    enum dtp_op_class class = dtp_op_kind_class(op->kind);
-    return class == DTP_CLASS_MATMUL ||
-           (class == DTP_CLASS_ATTENTION &&
-            dtp_attention_at_power_limit(&rates->cluster->gpu, &op->demand->attention, rates->execution));
+    return dtp_op_power(rates->program, &rates->cluster->gpu, op) > 0;
 }
 
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
@@ -330,16 +341,6 @@ double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *o
     return dtp_kernel_in_step_s(dtp_op_at_power_limit(rates, op), gaps_of(rates, op), alone_s, factor, speedup);
 }
 
-/* Of what is at the power limit: what draws less than a matmul does. */
-static bool is_lighter(const struct dtp_op_rates *rates, const struct dtp_op *op)
-{
-    const struct dtp_demand *d = op->demand;
-    if (dtp_op_kind_class(op->kind) == DTP_CLASS_ATTENTION)
-        return true;
-    bool of_weights = dtp_measured_matmul_of_weights(dtp_measured_matmul_of_op(rates->program, op));
-    return dtp_matmul_has_odd_rows(d->dtype, of_weights, d->m, d->n, d->k);
-}
-
 struct dtp_kernel_sums dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s)
 {
     struct dtp_kernel_sums sums = {0, 0, 0};
@@ -348,9 +349,9 @@ struct dtp_kernel_sums dtp_op_sum_kernels(const struct dtp_op_rates *rates, cons
         bool computes = ops[i].stream == DTP_STREAM_COMPUTE || ops[i].stream == DTP_STREAM_WEIGHT_GRADIENT;
         if (!computes || !dtp_op_is_kernel(&ops[i]))
             continue;
-        bool tensor = dtp_op_at_power_limit(rates, &ops[i]);
-        double gaps_s = tensor ? gaps_of(rates, &ops[i]) : alone_s[i];
-        *(is_lighter(rates, &ops[i]) ? &sums.lighter_s : &sums.matmul_s) += alone_s[i] - gaps_s;
+        double power = dtp_op_power(rates->program, &rates->cluster->gpu, &ops[i]);
+        double gaps_s = power > 0 ? gaps_of(rates, &ops[i]) : alone_s[i];
+        *(power < 1 ? &sums.lighter_s : &sums.matmul_s) += alone_s[i] - gaps_s;
         sums.other_s += gaps_s;
     }
     return sums;

@@ -69,6 +69,8 @@ void dtp_step_time_of(const struct dtp_step_sums *sums, struct dtp_time *t, stru
     double slowed_s = fmin(hidden_s, fmax(0, sums->compute_s - sums->kernels_s));
     t->exposed_communication_s = sums->exposed_communication_s + slowed_s;
     t->compute_s = sums->compute_s - slowed_s + sums->host_bound_s;
+    t->launch_wait_s = sums->host_bound_s;
+    t->beside_s = fmax(0, sums->compute_s - slowed_s - sums->kernels_s);
     t->optimizer_s = sums->optimizer_s;
     t->exposed_offload_s = sums->exposed_offload_s;
     t->bubble_s = sums->bubble_s;

@@ -183,6 +183,9 @@ static void say_machine(const struct dtp_prober *p, const struct dtp_cluster *cl
     dtp_probe_say_about(p->events, "libraries", "%s", p->device->libraries);
     dtp_probe_say_about(p->events, "host_cpu", "%s", processor);
     dtp_probe_say_about(p->events, "host_cores", "%" PRIu32, dtp_host_cores());
+    /* probe_steps.c; rows that are taken over from a file are as that file has them */
+    if (p->device->asynchronous && (!p->of->known || dtp_measured_sustained(p->of->known->times)))
+        dtp_probe_say_about(p->events, "power", DTP_MEASURED_SUSTAINED);
 }
 
 static void warn_if_busy(const struct dtp_prober *p, const struct dtp_device_memory *memory)

@@ -2,6 +2,7 @@
 #include "probe/prober.h"
 
 #include "base/quantile.h"
+#include "cost/op_cost.h"
 #include "program/measured_op.h"
 
 #include <math.h>
@@ -113,6 +114,36 @@ static void typical(const struct dtp_probe_program *program, const double *spans
     }
 }
 
+/* From begin to end of a step whose operations were timed: median. */
+static double span_s(const double *spans, size_t ops, uint32_t steps)
+{
+    double seconds[MOST_STEPS];
+    for (uint32_t s = 0; s < steps; s++) {
+        double begin = (double)INFINITY, end = -(double)INFINITY;
+        for (size_t i = 0; i < ops; i++) {
+            begin = fmin(begin, spans[(s * ops + i) * 2]);
+            end = fmax(end, spans[(s * ops + i) * 2 + 1]);
+        }
+        seconds[s] = end - begin;
+    }
+    return dtp_median(seconds, 1, steps);
+}
+
+/* Tensor cores are as fast in a step as the rest of it leaves them power: what a machine file has of them is their
+ * sustained rate (measured_row.h), from which the speed in a step follows that has more or less beside them. */
+static void sustain(const struct dtp_probe_program *program, double step_s, double *seconds)
+{
+    const struct dtp_op *ops = dtp_program_ops(program->program);
+    const struct dtp_gpu *gpu = &program->job.cluster.gpu;
+    double drawn_s = 0;
+    for (size_t i = 0; i < program->binding.op_count; i++)
+        drawn_s += isfinite(seconds[i]) ? dtp_op_power(program->program, gpu, &ops[i]) * seconds[i] : 0;
+    double speedup = dtp_matmul_speedup_of_step(gpu, drawn_s, step_s);
+    for (size_t i = 0; i < program->binding.op_count; i++)
+        if (dtp_op_power(program->program, gpu, &ops[i]) > 0)
+            seconds[i] *= speedup;
+}
+
 /* Whether an operation becomes a row: matmuls, attention and kernels do, the copies of a batch are too small. */
 static bool is_row(const struct dtp_probe_program *program, size_t i, uint32_t ranks, struct dtp_measured_row *row)
 {
@@ -221,10 +252,12 @@ static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step
         typical(program, spans, steps, event_s, p->device->asynchronous, seconds);
     if (status == DTP_OK && !p->device->asynchronous)
         status = add_host_gap(p, program, spans, steps);
+    double busy_s = status == DTP_OK ? sum_of_compute(program, seconds) : 0;
+    if (status == DTP_OK && p->device->asynchronous)
+        sustain(program, span_s(spans, program->binding.op_count, steps), seconds);
     free(spans);
     if (status == DTP_OK)
         status = add_ops(p, program, seconds);
-    double busy_s = status == DTP_OK ? sum_of_compute(program, seconds) : 0;
     double beyond_s[2] = {live.step_s - busy_s, graph.step_s - busy_s};
     if (status == DTP_OK)
         status = add_gaps(p, step, kernels, beyond_s);

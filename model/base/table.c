@@ -143,6 +143,10 @@ static void take_header(struct reader *reader)
     for (size_t i = 0; i < table->column_count; i++)
         if (!table->text[table->cells[i]])
             refuse(reader, reader->row_line, "column %zu of the header has no name", i + 1);
+    const char *only = table->column_count == 1 ? table->text + table->cells[0] : "", *other = strpbrk(only, ";\t");
+    if (other)
+        refuse(reader, reader->row_line, "columns stand between %s; save the table with commas between them",
+               *other == ';' ? "semicolons" : "tabs");
     check_duplicate_names(reader);
     reader->stopped = reader->status != DTP_OK;
 }

@@ -38,7 +38,8 @@ static uint64_t workspaces(const struct dtp_bound *b)
         uint64_t narrow = dtp_plan_shards_params(b->plan) && b->units->count
                               ? smaller(two, b->layers) * b->units->layer_narrow
                               : dtp_bound_layers(b, b->layers, of, of) - dtp_bound_wide(b, b->layers, of);
-        narrow += t->hidden * (2 * t->ahead_layers * t->hidden + (dtp_plan_narrows_head(b->plan) ? t->vocab : 0));
+        narrow += t->ahead_layers * dtp_transformer_ahead_elements(t) +
+                  t->hidden * (dtp_plan_narrows_head(b->plan) ? t->vocab : 0);
         casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, narrow);
     }
     uint64_t logits = b->plan->hold_logits ? 4 * t->vocab * b->tokens : 0; /* of the step before */
@@ -52,6 +53,8 @@ void dtp_bound_steps(struct dtp_bound *b, const struct dtp_bound_beside *beside)
     bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED; /* whose weight's gradient is made with the loss */
     uint64_t kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
     uint64_t held = chunked || dtp_plan_layers(b->plan)->chains_norms ? b->head_input : 0; /* to the end of the loss */
+    if (dtp_plan_widens_ends(b->plan)) /* from the head's forward to its backward */
+        kept += b->bytes.compute * b->transformer->vocab * b->transformer->hidden;
     dtp_bound_keep(b, beside->forward + dtp_bound_saved(b, b->layers - 1) + dtp_bound_forward(b));
     dtp_bound_keep(b, beside->logits + kept + dtp_bound_tokens(b, (chunked ? 0 : a->logits) + b->head_input));
     dtp_bound_keep(b,

@@ -99,7 +99,8 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
 {
     const struct dtp_layer_matrix *m = &kind->matrix[i];
     const struct dtp_adapter_choice *asked = &b->plan->adapters;
-    uint64_t c = b->bytes.compute, w = dtp_plan_adapter_bytes(b->plan), kept = w > c ? w : 0;
+    const bool casts = dtp_plan_widens_norms(b->plan) && m->id != DTP_MATRIX_OUTPUT;
+    uint64_t c = b->bytes.compute, w = dtp_plan_adapter_bytes(b->plan), kept = w > c || casts ? w : 0;
     bool down = m->id == DTP_MATRIX_DOWN, compiled = b->plan->compile, up = stage_of(m->id) == 1;
     uint64_t *stage = &a->stage[stage_of(m->id)];
     const uint64_t rows = m->expert ? kind->experts_per_token : 1, own = (asked->dropout > 0 ? w + 1 : kept) * m->in,
@@ -110,8 +111,9 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
         a->terms += down ? c * m->in : m->rank && up ? c * m->out : 0;
     a->results += replays && m->rank && (up || m->id == DTP_MATRIX_OUTPUT) ? c * m->out : 0;
     b->term = larger(b->term, down && m->rank ? w * m->in : 0);
+    const uint64_t wide = casts ? dtp_plan_result_bytes(b->plan) : w / c * w;
     if (!compiled && !m->expert) /* of experts one at a time */
-        *stage = larger(*stage, m->rank ? w / c * w * larger(down ? 0 : m->out, m->in) - goes : down ? c * m->in : 0);
+        *stage = larger(*stage, m->rank ? wide * larger(down ? 0 : m->out, m->in) - goes : down ? c * m->in : 0);
     if (m->magnitudes)
         add_magnitudes(b, m, stage);
 }
@@ -134,7 +136,9 @@ static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_t
                       : 0;
     }
     if (!b->plan->adapters.train_ends)
-        b->head_input = b->bytes.compute * b->transformer->hidden;
+        b->head_input = dtp_plan_result_bytes(b->plan) * b->transformer->hidden;
+    if (dtp_plan_widens_norms(b->plan) && !dtp_plan_widens_ends(b->plan)) /* the embedding's rows */
+        b->narrow_input = dtp_bound_tokens(b, (4 - b->bytes.compute) * b->transformer->hidden);
     return a;
 }
 
@@ -199,6 +203,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     const struct dtp_layer_kind *kind = &tensors->kind;
     struct dtp_bound_stage *stage = b->stage + b->stages;
     const struct dtp_plan *plan = b->plan;
+    const uint64_t r = dtp_plan_result_bytes(plan);
     uint64_t c = b->bytes.compute, h = kind->hidden, f = kind->ffn, q = kind->d_q, kv = kind->d_kv, matrix = u->down;
     /* of the results of a token's experts: their gradient in fp32, twice in the compute dtype */
     uint64_t results = kind->experts ? kind->experts_per_token * h * (4 + 2 * c) : 0, gated = kind->gated ? 2 : 1;
@@ -210,8 +215,8 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     const bool runs = !tensors->cut || b->layers > 1 ||
                       tensors->first_gradients & (DTP_TENSOR_BIT(Q) | DTP_TENSOR_BIT(K) | DTP_TENSOR_BIT(V));
     uint64_t core = !runs ? 0 : scores ? 2 * scores : 4 * q + (plan->cp > 1 ? in_steps(b, kind) : 0);
-    uint64_t made = c * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
-             chain = rotates ? (c == 4 ? 2 : 5) * c * q : 0;
+    uint64_t made = r * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
+             chain = rotates ? (r == 4 ? 2 : 5) * r * q : 0;
     if (kind->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as projected */
         chain = chain / kind->head_dim * kind->rope_head_dim + made;
     uint64_t mlp = u->layer_matmul - u->qkv - u->output,
@@ -232,7 +237,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     /* as down's gradients are made, a cast of the stream's beside that of what down reads */
     const uint64_t each = inner_gradients(b, kind),
                    cast_down = smaller(each, 1) * c * f + smaller(c * h, a->gradient - c * h);
-    uint64_t inner = larger(larger(larger(each * c * f, cast_down) + lost, again ? c * h : 0), results);
+    uint64_t inner = larger(larger(larger(each * r * f, cast_down) + lost, again ? c * h : 0), results);
     if (plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION) /* it runs again beside the MLP's */
         inner = larger(inner, walked(b, kind));
     if (again && plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL) { /* whose replay goes to the end */
@@ -243,19 +248,19 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
         inner = larger(inner, variables + joined * f);
     }
     b->unkept =
-        larger(b->unkept, kind->adapted || plan->precision.compute == DTP_FP8 ? c * f - smaller(product, c * f) : 0);
+        larger(b->unkept, kind->adapted || plan->precision.compute == DTP_FP8 ? r * f - smaller(product, r * f) : 0);
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
     b->forward_bytes = larger(b->forward_bytes, larger(forward_bytes(b, tensors, a, up, cast),
                                                        dtp_bound_tokens(b, runs ? scores : 2 * scores)));
     const struct dtp_bound_stage stages[DTP_BOUND_STAGES] = {
         {a->layer_all + inner, 0, matrix, larger(dtp_bound_tokens(b, scratch * f), cast * matrix)},
-        {a->layer_all - a->layer_mlp - adapters->low[0] + c * gated * f + joined * (gated * f + c * h), mlp - up, up,
+        {a->layer_all - a->layer_mlp - adapters->low[0] + r * gated * f + joined * (gated * f + c * h), mlp - up, up,
          larger(dtp_bound_tokens(b, cast * (up / matrix) * f), (cast + joined) * up)},
         {first + a->layer_attention + low + c * q + made + core + waits, mlp, u->output},
         {first + made + chain + waits + low, mlp, u->output},
-        {first + c * h + made + low, u->layer - u->output, larger(u->output, kv * h)}};
+        {first + r * h + made + low, u->layer - u->output, larger(u->output, kv * h)}};
     /* adapters' gradients are few; those of down's are made before the activation's, but for what that reads */
-    const uint64_t made_first = adapters->stage[0] - smaller(adapters->stage[0], c * f),
+    const uint64_t made_first = adapters->stage[0] - smaller(adapters->stage[0], r * f),
                    alone = plan->compile ? 0 : smaller(inner, made_first);
     for (int i = 0; i < DTP_BOUND_STAGES; i++) {
         const uint64_t adapted = stages[i].token_bytes + adapters->stage[i] + (i < 2 ? adapters->results : 0) +

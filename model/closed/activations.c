@@ -71,12 +71,12 @@ static void count_loss(const struct ends *s, struct dtp_activations *out)
  * the compute dtype, or probabilities in fp32. */
 static uint64_t ahead(const struct ends *s, uint64_t end)
 {
-    uint64_t sides = 2 * s->t->hidden;
+    uint64_t sides = 2 * s->h, whole = s->t->hidden - s->h; /* the layer's input is a view of all tokens' rows */
     if (!s->t->ahead_layers)
         return 0;
     uint64_t kept = dtp_plan_keeps_fp8(s->plan) ? dtp_fp8_bytes(s->plan->precision.fp8_recipe, sides) : s->c * sides;
     uint64_t loss = dtp_plan_loss(s->plan) == DTP_LOSS_FUSED ? s->c : 4;
-    return s->t->ahead_layers * (s->e * s->h + 2 * s->statistics + kept + end + loss * s->t->vocab);
+    return s->t->ahead_layers * (s->e * (s->h + whole) + 2 * s->statistics + kept + end + loss * s->t->vocab);
 }
 
 /* PyTorch's embedding backward sorts the tokens and sums runs of at most 10 equal ones in fp32 first:
@@ -96,7 +96,7 @@ void dtp_activations_of(const struct dtp_transformer *transformer, const struct 
                      .plan = plan,
                      .h = transformer->hidden / (plan->sequence_shards > 1 ? plan->sequence_shards : 1),
                      .c = c,
-                     .e = dtp_plan_autocast(plan) ? 4 : c,
+                     .e = dtp_plan_stream_bytes(plan),
                      .statistics = 4 * tensors->kind.norm_statistics};
     *out = (struct dtp_activations){.layer_input = input,
                                     .gradient = input,
@@ -121,4 +121,18 @@ void dtp_activations_count(const struct dtp_transformer *transformer, const stru
     struct dtp_layer_tensors tensors;
     dtp_layer_tensors_of(transformer, dtp_layer_mlp_of(transformer), cluster, plan, &tensors);
     dtp_activations_of(transformer, plan, &tensors, out);
+}
+
+uint64_t dtp_activations_for_weights(const struct dtp_plan *plan, const struct dtp_layer_tensors *tensors)
+{
+    uint64_t inputs = 0, outputs = 0;
+    for (int i = 0; i < tensors->kind.matrices; i++) {
+        const struct dtp_layer_matrix *matrix = &tensors->kind.matrix[i];
+        if (matrix->frozen)
+            continue;
+        inputs |= UINT64_C(1) << tensors->input[i];
+        outputs +=
+            matrix->expert ? dtp_layer_received(tensors, tensors->kind.experts_per_token * matrix->out) : matrix->out;
+    }
+    return dtp_layer_tensors_bytes(tensors, inputs) + dtp_plan_compute_bytes(plan) * outputs;
 }

@@ -31,4 +31,8 @@ void dtp_activations_of(const struct dtp_transformer *transformer, const struct 
 void dtp_activations_count(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                            const struct dtp_plan *plan, struct dtp_activations *out);
 
+/* Of a token in one layer, what gradients of weights read where they are made in a pass of their own: what trained
+ * matrices read, and gradients of what they make (arXiv:2401.10241, table 1: 32 h of GPT's layers in 16 bits). */
+uint64_t dtp_activations_for_weights(const struct dtp_plan *plan, const struct dtp_layer_tensors *tensors);
+
 #endif

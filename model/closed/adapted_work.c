@@ -90,6 +90,10 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
         const struct dtp_layer_matrix *matrix = &kind->matrix[m];
         double calls = (double)matrix->groups; /* of experts, which are called one after the other */
         out->backward_kernels -= calls;
+        if (dtp_plan_widens_norms(plan) && matrix->id != DTP_MATRIX_OUTPUT) { /* casts, of an adapter three more */
+            out->forward_kernels += calls * (matrix->rank ? 3 : 2);
+            out->backward_kernels += calls * (matrix->rank ? 4 : 2);
+        }
         if (matrix->rank) {
             const bool wide = dtp_plan_widens_adapters(plan), packed = plan->adapters.base != DTP_BASE_NONE;
             out->forward_kernels +=
@@ -154,6 +158,20 @@ static void count_wide(const struct dtp_plan *plan, double in, double out, doubl
     *backward += (w + 4 * c + dropped) * in + (packed ? w + 3 * c : 4 * w + 2 * c) * out;
 }
 
+/* As lower_wide_norms.c has it; the cast of an MLP's gradient is the sum's. */
+static void count_prepared(const struct dtp_plan *plan, const struct dtp_layer_matrix *matrix, double in, double out,
+                           double *forward, double *backward)
+{
+    double n = dtp_plan_compute_bytes(plan), w = dtp_plan_result_bytes(plan);
+    double dropped = plan->adapters.dropout > 0 ? 2 * w + 1 : 0;
+    *forward += (n + w) * (in + out);
+    *backward += (n + w) * in + (matrix->result == DTP_TENSOR_DOWN ? 0 : (n + w) * out);
+    if (!matrix->rank)
+        return;
+    *forward += (n + w + dropped) * in + (3 * n + 4 * w) * out;
+    *backward += (n + w + dropped + 3 * w) * in + (3 * n + w) * out;
+}
+
 /* Eager: s wide 2, a sum 3, and 2 of a copy before it (dtp_plan_defends_results); backward s g 2, and the two gradients
  * of what both read 3. Fused: one tensor more is read and written; backward one written. */
 void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, double *forward,
@@ -164,6 +182,10 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
     for (int m = 0; m < kind->matrices; m++) {
         const struct dtp_layer_matrix *matrix = &kind->matrix[m];
         double out = rows_of(kind, matrix) * (double)matrix->out, in = rows_of(kind, matrix) * (double)matrix->in;
+        if (dtp_plan_widens_norms(plan) && matrix->id != DTP_MATRIX_OUTPUT) {
+            count_prepared(plan, matrix, in, out, forward, backward);
+            continue;
+        }
         if (!matrix->rank)
             continue;
         if (dtp_plan_widens_adapters(plan)) {
@@ -195,13 +217,16 @@ double dtp_adapted_traffic_bytes(const struct dtp_transformer *transformer, cons
     struct dtp_trained_count count;
     dtp_plan_trained(transformer, plan, &count);
     double a = dtp_dtype_bytes(plan->adapters.dtype), trained = (double)count.trained;
+    double bytes = 0;
     bool sums = plan->accumulate > 1 && !dtp_plan_fetches_modules(plan); /* those reduce in each, into the partition */
+    if (dtp_plan_widens_ends(plan))                                      /* of the head's weight a cast */
+        bytes += (double)(transformer->vocab * transformer->hidden) * (4 + dtp_plan_compute_bytes(plan));
     double adds = sums ? 3 * a : 0, copies = reduces ? 2 * a : 0;
     if (dtp_plan_mixes_ends(plan))
         trained -= (double)dtp_plan_trained_ends(transformer, plan) *
                    (1 - dtp_dtype_bytes(plan->precision.params) / a); /* on one rank: bytes to add alone */
     if (!dtp_plan_shards_params(plan))
-        return trained * (adds + copies);
+        return bytes + trained * (adds + copies);
     double gathers = plan->reshard_after_forward ? 2 : 1;
     return gathers * 2 * ((double)count.frozen_bytes + a * trained) + trained * (adds + copies);
 }

@@ -64,7 +64,7 @@ static struct dtp_counted counted_of(const struct dtp_transformer *t, const stru
     c.q = (double)(t->heads * t->head_dim), c.kv = (double)(t->kv_heads * t->head_dim);
     c.w = dtp_plan_compute_bytes(plan);
     c.autocast = dtp_plan_autocast(plan);
-    c.p = c.autocast ? 4 : c.w;
+    c.p = dtp_plan_stream_bytes(plan), c.r = dtp_plan_result_bytes(plan);
     c.cast = c.autocast ? (4 + c.w) * c.h : 0;
     return c;
 }
@@ -161,9 +161,10 @@ static double qk_norm_bytes(const struct dtp_counted *c)
  * gradient's accumulation); the usual forms (complex product, rotate-half in bf16) move about 20 B. */
 static struct dtp_moved eager_rotary(const struct dtp_counted *c)
 {
-    double forward = c->plan->rope_fp32 ? 48 : 10 * c->w, backward = c->plan->rope_fp32 ? 52 : 10 * c->w;
+    double forward = c->plan->rope_fp32 ? 48 : 10 * c->r, backward = c->plan->rope_fp32 ? 52 : 10 * c->r;
     double turned = c->block->rotary ? c->q + c->kv : 0, norm = qk_norm_bytes(c);
-    return (struct dtp_moved){forward * turned + norm, backward * turned + 2.5 * norm};
+    double casts = c->r > c->w ? (c->r + c->w) * (c->q + 2 * c->kv) : 0;
+    return (struct dtp_moved){forward * turned + norm + casts, backward * turned + 2.5 * norm + casts};
 }
 
 /* Of the stream: its gradient is made (3 p), the weight's beside it (2 p), and added to the stream's (3 p); what is
@@ -185,7 +186,7 @@ static struct dtp_moved eager_norm(const struct dtp_counted *c, const struct dtp
 static struct dtp_moved eager_projection(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     bool second = op->makes & DTP_TENSOR_BIT(KV_LATENT); /* queries' latent reads the same */
-    double sum = c->autocast ? c->cast + 3 * c->p * c->h : 3 * c->w * c->h;
+    double sum = c->autocast ? c->cast + 3 * c->p * c->h : 3 * c->r * c->h;
     double sums = begins_branch(op) ? (linears(c, op) - (second ? 0 : 1)) * sum : 0;
     double bare = begins_branch(op) && !c->block->norms_before ? 3 * c->p * c->h : 0;
     return (struct dtp_moved){(begins_branch(op) ? linears(c, op) * c->cast : 0) + expert_biases(c, op),
@@ -197,7 +198,7 @@ static struct dtp_moved eager_projection(const struct dtp_counted *c, const stru
 static struct dtp_moved eager_activation(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     bool shared = op->makes & DTP_TENSOR_BIT(SHARED_PRODUCT);
-    double row = c->w * (shared ? (double)c->block->shared_ffn : c->f * dtp_received_rows(c)),
+    double row = c->r * (shared ? (double)c->block->shared_ffn : c->f * dtp_received_rows(c)),
            cat = c->block->packs_up ? 4 : 0;
     if (c->block->clamps)
         return (struct dtp_moved){16 * row, 40 * row};
@@ -210,8 +211,12 @@ static struct dtp_moved eager_activation(const struct dtp_counted *c, const stru
 
 /* A sum of two branches adds these first. The stream's gradient is cast for what was added to it, unless norms of both
  * kinds stand around. */
-static struct dtp_moved eager_residual(const struct dtp_counted *c)
+static struct dtp_moved eager_residual(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
+    if (c->r > c->w) { /* attention's result is narrow, rows of experts have none cast (lower_wide_norms.c) */
+        bool narrow = op->makes, casts = narrow || !c->block->experts;
+        return (struct dtp_moved){(2 * c->p + (narrow ? c->w : c->r)) * c->h, casts ? (c->p + c->w) * c->h : 0};
+    }
     double forward = c->block->parallel ? (2 * c->p + 4 * c->w) * c->h : (2 * c->p + c->w) * c->h;
     return (struct dtp_moved){forward, c->block->norms_after && c->block->norms_before ? 0 : c->cast};
 }
@@ -229,7 +234,7 @@ static struct dtp_moved eager_moved(const struct dtp_counted *c, const struct dt
                                   sinks.backward + (c->plan->fused_qkv ? 2 * c->w * (c->q + 2 * c->kv) : 0)};
     }
     case DTP_LAYER_OP_ACTIVATION: return eager_activation(c, op);
-    case DTP_LAYER_OP_RESIDUAL: return eager_residual(c);
+    case DTP_LAYER_OP_RESIDUAL: return eager_residual(c, op);
     case DTP_LAYER_OP_LATENT_NORM:
     case DTP_LAYER_OP_LATENT_HEADS: return latent_moved(c, op, false);
     case DTP_LAYER_OP_CAST: break; /* with the projections that read it */
@@ -349,6 +354,8 @@ static void count_launches(const struct dtp_counted *c, bool biased, struct dtp_
         work->forward_kernels += norms * (chain.forward_kernels - 1);
         work->backward_kernels += norms * (chain.backward_kernels - 2);
     }
+    if (c->r > c->w) /* casts of q, k and v, of their gradients, of what sums hand to branches */
+        work->forward_kernels += 3, work->backward_kernels += 3 + 2;
     if (c->block->kv_latent) { /* a matmul and a norm of each latent, cats */
         work->forward_kernels += c->block->q_latent ? 5 : 3;
         work->backward_kernels += c->block->q_latent ? 9 : 6;

@@ -44,6 +44,8 @@ struct dtp_time {
     double matmul_s, attention_s, memory_bound_s, loss_s, recompute_s; /* device time of a step (K micro-steps) */
     double host_launch_s; /* time the CPU needs to issue the step; > device time: launch bound */
     double compute_s;     /* forward + backward on the device, including launch gaps */
+    double launch_wait_s; /* of compute_s: the device idles, for the host has not issued the next kernel yet */
+    double beside_s;      /* of compute_s: other streams' kernels alone, and what they slow; formulas do not tell it */
     double optimizer_s;
     double communication_s; /* all collectives, as if nothing overlapped */
     double offload_s;       /* all host copies, as if nothing overlapped */

@@ -1,5 +1,7 @@
 /* Memory-bound kernels of a micro-step: their bytes, and seconds by what bounds them. */
 #include "closed/closed_form_timing.h"
+
+#include "cost/calibration.h"
 #include "plan/rules.h"
 
 double dtp_timing_passes_s(const struct dtp_timing *c, const struct dtp_block_work *block, bool backward)
@@ -17,7 +19,9 @@ double dtp_timing_loss_s(const struct dtp_timing *c, double bytes)
 {
     if (dtp_plan_softmax_in_place(c->plan))
         return bytes / c->streaming_bytes_per_s;
-    if (c->own || !dtp_loss_passes(c->plan))
+    if (c->own)
+        return bytes / (dtp_calibration.native_loss * c->eager_bytes_per_s);
+    if (!dtp_loss_passes(c->plan))
         return bytes / c->eager_bytes_per_s;
     return bytes / c->pass_bytes_per_s +
            dtp_loss_elements(c->transformer, c->plan) * c->tokens / c->passes.elements_per_s;
@@ -81,5 +85,8 @@ double dtp_timing_ahead_s(const struct dtp_timing *c, bool backward)
 {
     double rows = backward ? AHEAD_BACKWARD_ROWS : AHEAD_FORWARD_ROWS;
     double row = (double)(c->transformer->ahead_layers * c->transformer->hidden * dtp_plan_compute_bytes(c->plan));
-    return rows * row * c->tokens / c->eager_bytes_per_s;
+    double shards = c->plan->sequence_shards > 1 ? (double)c->plan->sequence_shards : 1;
+    /* the projection's result, gathered by columns, is put together, and its gradient cut */
+    double columns = shards > 1 ? backward ? 2 / shards : 2 : 0;
+    return (rows / shards + columns) * row * c->tokens / c->eager_bytes_per_s;
 }

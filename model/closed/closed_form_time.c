@@ -218,9 +218,10 @@ static double fp8_casts_s(const struct dtp_timing *c)
             dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_TRANSPOSING),
         [DTP_FP8_DOWN_COLUMNS] = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_COLUMNS),
         [DTP_FP8_STREAMING] = c->streaming_bytes_per_s};
-    double all_s = 0, h = (double)c->transformer->hidden;
+    double all_s = 0, h = (double)c->transformer->hidden, rows = (double)dtp_transformer_ahead_rows(c->transformer);
     struct dtp_fp8_traffic ahead =
-        dtp_fp8_traffic_of(&casts, c->tokens, h, 2 * h, c->plan->accumulate, DTP_FP8_OPERAND_COUNT);
+        dtp_fp8_traffic_of(&casts, c->tokens, rows, 2 * h, c->plan->accumulate,
+                           dtp_plan_gathers_casts(c->plan) ? DTP_FP8_INPUT : DTP_FP8_OPERAND_COUNT);
     for (int walk = 0; walk < DTP_FP8_WALK_COUNT; walk++)
         all_s += (double)c->transformer->ahead_layers * ahead.bytes[walk] / bytes_per_s[walk];
     if (dtp_plan_narrows_head(c->plan)) {
@@ -492,6 +493,7 @@ static void add_launch_bound(struct dtp_time *time)
     if (idle_s <= 0)
         return;
     time->compute_s = time->host_launch_s;
+    time->launch_wait_s = idle_s;
     time->exposed_communication_s = fmax(0, time->exposed_communication_s - idle_s);
 }
 

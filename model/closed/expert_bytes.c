@@ -42,9 +42,9 @@ static struct dtp_moved weighing_moved(const struct dtp_counted *c, enum dtp_lay
 static struct dtp_moved called_moved(const struct dtp_counted *c, enum dtp_layer_operator_kind kind)
 {
     const struct dtp_layer_kind *b = c->block;
-    double k = (double)b->experts_per_token, e = (double)b->experts, kh = c->w * k * c->h, h = c->w * c->h;
+    double k = (double)b->experts_per_token, e = (double)b->experts, kh = c->r * k * c->h, h = c->r * c->h;
     if (kind == DTP_LAYER_OP_ROUTER) /* its backward as elsewhere, and the sum of what router and experts give back */
-        return (struct dtp_moved){(c->w + 16) * e + 24 * k * e + 32 * k, (20 + c->w) * e + 3 * h};
+        return (struct dtp_moved){(c->r + 16) * e + 24 * k * e + 32 * k, (20 + c->r) * e + 3 * h};
     if (kind == DTP_LAYER_OP_PERMUTE)
         return (struct dtp_moved){2 * kh, 3 * kh + (4 * e - 3) * h + (b->gated && !b->packs_up ? 3 * kh : 0)};
     double shared = b->shared_ffn ? 3 * h : 0, weighed = b->shared_gate ? 2 * h : 0;

@@ -73,7 +73,8 @@ double dtp_timing_projections_s(const struct dtp_timing *c)
 {
     static const enum dtp_measured_matmul kinds[] = {DTP_MEASURED_MATMUL_FORWARD, DTP_MEASURED_MATMUL_INPUT_GRADIENT,
                                                      DTP_MEASURED_MATMUL_WEIGHT_GRADIENT};
-    double h = (double)c->transformer->hidden, shape[] = {c->tokens, h, 2 * h}, seconds = 0;
+    double rows = (double)dtp_transformer_ahead_rows(c->transformer);
+    double shape[] = {c->tokens, rows, 2 * (double)c->transformer->hidden}, seconds = 0;
     const int turned[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 2, 0}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         seconds += dtp_cluster_matmul_s(c->cluster, &c->execution, kinds[i], c->plan->precision.compute,

@@ -80,6 +80,7 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
         plan->pp > 1 && transformer->tied_head && dtp_schedule_row(plan->schedule)->placement != DTP_CHUNKS_VEE;
     out->plan.wrap_ends = dtp_plan_wraps_ends(plan, transformer);
     out->plan.most_layers = out->plan.head_layers = out->plan.head_rank = 0;
+    out->plan.pass_times = (struct dtp_pass_times){0};
     if (plan->pp > 1) { /* of layers that stay in bf16 those of the first stage, which keeps most of what is saved */
         out->plan.megatron.bf16_first = plan->megatron.bf16_first < out->transformer.layers
                                             ? plan->megatron.bf16_first
@@ -215,6 +216,21 @@ static struct exchanged attention_exchanged(const struct job *j, const struct ex
     return out;
 }
 
+/* Around a module that predicts further ahead, of the stage that has it: what its projection reads, twice as wide as
+ * the stream, is gathered forward and again backward, where its gradient is summed; its result and that one's gradient
+ * are gathered. Its rows of the embedding and its head are ends like the model's. */
+static struct exchanged ahead_exchanged(const struct job *j, const struct exchanged *stream)
+{
+    struct dtp_group group = tensor_group(j);
+    struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
+    struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
+    double sent = stream->bytes / 2, modules = (double)j->slice.transformer.ahead_layers;
+    double once_s = 2 * dtp_collective_time(&gather, sent) + 2 * dtp_collective_time(&gather, 2 * sent) +
+                    dtp_collective_time(&scatter, 2 * sent) + 2 * stream->s;
+    return (struct exchanged){modules * once_s, modules * (8 * sent + 2 * stream->bytes),
+                              (2 + 2) * j->slice.transformer.ahead_layers};
+}
+
 /* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
  * embedding and the head add one each at the ends. */
 static void add_tensor(const struct job *j, struct stages *s)
@@ -232,12 +248,14 @@ static void add_tensor(const struct job *j, struct stages *s)
     uint64_t layers = j->slice.transformer.layers, all_ends = dtp_plan_divides_vocab(plan) ? 2 : 0;
     uint64_t ends = plan->pp > 1 ? all_ends / 2 : all_ends;
     double share = exposed_share(plan), layer_s = (double)passes * attention.s + (double)mlp * stream.s;
-    s->tensor_count = (passes * attention.count + mlp) * layers + ends;
-    s->tensor_s = layer_s * (double)layers + stream.s * (double)ends;
-    s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + (mlp * layers + ends) * (uint64_t)stream.bytes;
+    const struct exchanged ahead = ahead_exchanged(j, &stream);
+    s->tensor_count = (passes * attention.count + mlp) * layers + ends + ahead.count;
+    s->tensor_s = layer_s * (double)layers + stream.s * (double)ends + ahead.s;
+    s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + (mlp * layers + ends) * (uint64_t)stream.bytes +
+                      (uint64_t)ahead.bytes;
     s->tensor_exposed_s = share * s->tensor_s;
     s->wait_slowest_s += s->tensor_exposed_s;
-    s->wait_sum_s += share * (layer_s * (double)j->transformer->layers + (double)all_ends * stream.s);
+    s->wait_sum_s += share * (layer_s * (double)j->transformer->layers + (double)all_ends * stream.s + ahead.s);
 }
 
 /* Stages are so many ranks apart, in one node where those fit: dp*tp by default. */
@@ -338,7 +356,8 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
     struct dtp_execution execution = dtp_plan_execution(j->plan);
     double slowest = dtp_slowest_rank_factor(j->cluster->gpus, dtp_rank_deviation(&execution));
     double share = s->sum_s / (pp * s->slowest_s); /* of the slice's parts, which are the slowest stage's */
-    double *parts[] = {&t->matmul_s, &t->attention_s, &t->memory_bound_s, &t->loss_s, &t->recompute_s};
+    double *parts[] = {&t->matmul_s, &t->attention_s, &t->memory_bound_s,
+                       &t->loss_s,   &t->recompute_s, &t->launch_wait_s};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         *parts[i] *= share;
     t->compute_s = own_s;
@@ -522,6 +541,17 @@ void dtp_stages_memory_of_slice(const struct dtp_transformer *transformer, const
     fill_memory(&j, memory);
 }
 
+/* Bytes of a micro-batch in one layer. */
+static void fill_kept(const struct job *j, struct dtp_part_cost *layer)
+{
+    const struct dtp_slice *s = &j->slice;
+    struct dtp_layer_tensors tensors;
+    dtp_layer_tensors_of(&s->transformer, dtp_layer_mlp_of(&s->transformer), &s->cluster, &s->plan, &tensors);
+    double tokens = (double)dtp_plan_tokens(j->plan);
+    layer->kept = (double)dtp_layer_tensors_bytes(&tensors, tensors.kept) * tokens;
+    layer->kept_for_weight = (double)dtp_activations_for_weights(&s->plan, &tensors) * tokens;
+}
+
 /* F is a third of the matmuls, W another, and attention has no W (Qi et al. 2024, table 1). What tensor parallel ranks
  * exchange stands in the layers, half of it forward. */
 void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -546,6 +576,7 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
     *layer = (struct dtp_part_cost){.forward_s = forward * scale + exchanged_s / 2,
                                     .backward_s = backward * scale + exchanged_s / 2,
                                     .weight_s = weight * scale};
+    fill_kept(&j, layer);
     *head = (struct dtp_part_cost){.forward_s = s.head_s / 3, .backward_s = s.head_s / 3, .weight_s = s.head_s / 3};
     *send_s = s.boundary_s / (2 * plan->virtual_stages);
 }

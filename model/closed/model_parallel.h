@@ -31,7 +31,8 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
                   const struct dtp_plan *plan, struct dtp_slice *out);
 
 /* What a layer takes of a micro-batch, and head with loss, and a transfer between stages: of a plan with a pipeline,
- * however its stages are cut. The passes share a layer's time as its matmuls, attention and the rest do. */
+ * however its stages are cut. The passes share a layer's time as its matmuls, attention and the rest do. What a layer
+ * keeps is in bytes, of head and loss it is not counted. */
 void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                              const struct dtp_plan *plan, struct dtp_part_cost *layer, struct dtp_part_cost *head,
                              double *send_s);

@@ -81,7 +81,7 @@ static void sum_root(const struct dtp_transformer *t, struct tensor_sum *sum)
     add_vectors(sum, t->embedding_norm, norm, t->hidden);
     add_vectors(sum, t->final_norm, norm, t->hidden);
     add_vectors(sum, t->head_bias, 1, t->vocab);
-    add_tensors(sum, t->ahead_layers, t->hidden, 2 * t->hidden);
+    add_tensors(sum, t->ahead_layers, dtp_transformer_ahead_rows(t), 2 * t->hidden);
     add_vectors(sum, t->ahead_layers, DTP_AHEAD_NORMS * norm * t->ahead_layers, t->hidden);
 }
 

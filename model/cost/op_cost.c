@@ -499,6 +499,13 @@ double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double lig
     return a + b * other_s / total_s;
 }
 
+double dtp_matmul_speedup_of_step(const struct dtp_gpu *gpu, double drawn_s, double step_s)
+{
+    if (gpu->architecture != DTP_GPU_HOPPER || !(drawn_s < step_s))
+        return 1;
+    return 1 + dtp_calibration.matmul_power_headroom * (1 - drawn_s / step_s);
+}
+
 double dtp_kernel_launch_s(const struct dtp_execution *execution)
 {
     switch (execution->issuer) {

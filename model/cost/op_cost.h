@@ -116,6 +116,8 @@ struct dtp_attention_time dtp_mma_attention_time(const struct dtp_gpu *gpu, cons
  * the sustained rate, other_s everything else; lighter_s is what draws attention_power of a matmul's power, fused
  * attention and matmuls of odd rows. */
 double dtp_matmul_speedup(const struct dtp_gpu *gpu, double matmul_s, double lighter_s, double other_s);
+/* The speed-up that tensor cores had in a step that was measured: drawn_s seconds of its step_s at a matmul's power. */
+double dtp_matmul_speedup_of_step(const struct dtp_gpu *gpu, double drawn_s, double step_s);
 /* Whether a matmul of dtp_matmul_s is one of those: its rows begin at odd multiples of 2 bytes, so that TMA and wgmma
  * do not take them and tensor cores wait for older kernels' loads. */
 bool dtp_matmul_has_odd_rows(enum dtp_dtype dtype, bool weight_gradient, double m, double n, double k);

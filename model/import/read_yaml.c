@@ -7,6 +7,8 @@
 #include <strings.h>
 #include <yaml.h>
 
+#define MOST_OPEN_BRACKETS 1000
+
 struct walk {
     struct dtp_entries *entries;
     struct dtp_faults *faults;
@@ -154,11 +156,31 @@ static enum dtp_status walk_document(struct dtp_entries *entries, yaml_document_
     return walk_node(&walk, root, 0);
 }
 
+/* The first line with so many open brackets that no configuration has them, or 0. libyaml looks at all open ones for
+ * each token, so that a file of nothing else would take hours. Brackets in quotes and comments count too. */
+static size_t line_of_depth(const char *text, size_t bytes)
+{
+    size_t line = 1, depth = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        line += text[i] == '\n';
+        if (text[i] == '[' || text[i] == '{')
+            depth++;
+        else if ((text[i] == ']' || text[i] == '}') && depth > 0)
+            depth--;
+        if (depth > MOST_OPEN_BRACKETS)
+            return line;
+    }
+    return 0;
+}
+
 enum dtp_status dtp_entries_read_yaml(struct dtp_entries *entries, const char *text, size_t bytes,
                                       struct dtp_faults *faults)
 {
     yaml_parser_t parser;
     yaml_document_t document;
+    size_t deep = line_of_depth(text, bytes);
+    if (deep)
+        return dtp_fault(faults, DTP_BAD_INPUT, entries->name, deep, "lies too deep for a configuration of a training");
     if (!yaml_parser_initialize(&parser))
         return dtp_fault(faults, DTP_ENVIRONMENT, entries->name, 0, "out of memory");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);

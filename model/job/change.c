@@ -33,7 +33,7 @@ const char *dtp_question_none(enum dtp_question question, const struct dtp_plan 
 /* ---- what is tried ----------------------------------------------------------------------------------------------- */
 
 enum try_use { ADVISED = 1, LAST = 2, SHOWN = 4, ALTERS = 8 };
-#define TRIES_OF_A_KEY 8
+#define TRIES_OF_A_KEY 10
 struct try_value {
     const char *value;
     unsigned use;

@@ -41,9 +41,11 @@ static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *ou
         *out = config->transformer;
         if (config->unused[0])
             dtp_note_model(r, "not used of the file: %s", config->unused);
-        /* "meta-llama/Llama-3.1-8B", as a model is called on its hub. */
-        const char *last = strrchr(model, '/');
-        if (status != DTP_OK && last && dtp_catalog_model(r->catalog, last + 1, NULL, 0, NULL))
+        /* "meta-llama/Llama-3.1-8B", as a model is called on its hub: the preset of that name, or the nearest. */
+        const char *last = strrchr(model, '/'), *end = strrchr(model, '.');
+        if (status == DTP_OK || !last || !last[1] || (end && !strcmp(end, ".json")))
+            return status == DTP_OK;
+        if (dtp_catalog_model(r->catalog, last + 1, where_of(r, DTP_KEY_model), line_of(r, DTP_KEY_model), r->faults))
             refuse(r, DTP_KEY_model, "'%s' without a folder is a preset; leave the folder out", last + 1);
         return status == DTP_OK;
     }

@@ -59,6 +59,12 @@ void dtp_backward_permute(struct dtp_block_backward *b);
 void dtp_backward_unpermute(struct dtp_block_backward *b);
 /* Of what shared experts add to a block's result, whose gradient is this. */
 void dtp_backward_shared_experts(struct dtp_block_backward *b, dtp_buffer_id gradient);
+/* lower_wide_norms.c: casts of a result's gradient for its matrix, with which it goes, and for the adapter beside; of
+ * an input's, whose narrow one goes; gradients of heads in fp32. */
+dtp_buffer_id dtp_backward_narrow(const struct dtp_block_backward *b, int matrix, dtp_buffer_id gradient);
+dtp_buffer_id dtp_backward_narrow_for_adapter(const struct dtp_block_backward *b, int matrix, dtp_buffer_id gradient);
+dtp_buffer_id dtp_backward_widen_input(const struct dtp_block_backward *b, int matrix, dtp_buffer_id gradient);
+void dtp_backward_widen_heads(struct dtp_block_backward *b);
 /* lower_called_experts.c */
 void dtp_backward_called_unpermute(struct dtp_block_backward *b);
 void dtp_backward_called_permute(struct dtp_block_backward *b);

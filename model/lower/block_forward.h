@@ -89,6 +89,17 @@ static inline double per_token(const struct dtp_lowering *l, double bytes)
 /* lower_activation.c */
 void dtp_forward_activation(const struct pass *pass, uint64_t makes);
 
+/* lower_wide_norms.c, beside fp32 norms (dtp_plan_widens_norms): whether a matrix reads fp32, the cast of that which
+ * its product reads (DTP_NO_BUFFER: none), and the product, whose result is cast; `draft` ends. */
+bool dtp_lower_reads_wide(const struct dtp_lowering *l, int matrix);
+dtp_buffer_id dtp_forward_narrow_input(const struct pass *pass, int matrix);
+void dtp_forward_narrow_product(const struct pass *pass, struct dtp_draft *draft, int matrix);
+/* Queries, keys and values for attention. */
+void dtp_forward_narrow_heads(const struct pass *pass);
+/* What its adapter reads, kept; then the sum with what it made. */
+dtp_buffer_id dtp_forward_narrow_adapter_input(const struct pass *pass, int matrix, bool keeps);
+void dtp_forward_add_narrow(const struct pass *pass, int matrix, dtp_buffer_id made);
+
 /* lower_adapters.c: adds an adapter's result to that of its matrix, which stands. `alone`: x A^T is all that is made
  * again, for backward reads nothing behind it. */
 void dtp_forward_adapter(const struct pass *pass, int matrix, bool alone);

@@ -293,7 +293,8 @@ static void derive(struct dtp_lowering *l)
     l->tokens = dtp_plan_tokens(plan);
     l->compute = dtp_plan_compute_bytes(plan);
     l->autocast = dtp_plan_autocast(plan);
-    l->residual = l->autocast ? 4 : l->compute;
+    l->residual = dtp_plan_stream_bytes(plan);
+    l->results = dtp_plan_result_bytes(plan);
     l->compiled = plan->compile;
     l->fused = dtp_plan_fuses(plan);
     l->gated = dtp_activation_is_gated(t->activation);

@@ -48,7 +48,7 @@ void dtp_forward_activation(const struct pass *pass, uint64_t makes)
     uint32_t calls = at.product == DTP_TENSOR_PRODUCT ? (uint32_t)dtp_layer_calls(&l->tensors.kind) : 1;
     uint32_t kernels = clamps ? 7 : two ? 2 : 1;
     double strided = !fused && l->tensors.kind.packs_up ? 2 : 0; /* halves of rows, for silu and for the product */
-    dtp_draft_pass(l, &draft, within ? 0 : per_token(l, passes * f), per_token(l, strided * f / (double)l->compute),
+    dtp_draft_pass(l, &draft, within ? 0 : per_token(l, passes * f), per_token(l, strided * f / (double)l->results),
                    within ? 0 : calls * kernels);
     dtp_draft_end(l, &draft);
 }

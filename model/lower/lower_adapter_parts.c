@@ -55,6 +55,9 @@ void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module
         uint64_t elements = module->elements[part], shard = module->shard[part];
         bool adapter = module != &l->root && part > l->matrices;
         uint64_t rest = adapter ? l->bytes.grads : l->bytes.params; /* an adapter's gradients are as it is */
+        bool root = module == &l->root, vectors = part == (root ? DTP_ROOT_VECTORS : l->matrices);
+        if (dtp_plan_widens_norms(l->plan) && (vectors || (root && dtp_plan_widens_ends(l->plan))))
+            rest = 4;
         uint64_t wire = adapter ? l->bytes.grads : module->matrix[part] ? l->bytes.gathered : l->bytes.compute;
         module->bytes[part] = rest * elements;
         module->shard_bytes[part] = rest * shard;

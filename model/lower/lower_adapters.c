@@ -148,7 +148,8 @@ static void make_low(const struct pass *pass, int index)
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     struct dtp_flight_module *module = pass->module;
-    module->dropped[index] = drop_out(pass, index, cast_input(pass, index));
+    module->dropped[index] = dtp_lower_reads_wide(l, index) ? dtp_forward_narrow_adapter_input(pass, index, keeps(pass))
+                                                            : drop_out(pass, index, cast_input(pass, index));
     bool apart = module->dropped[index].index != DTP_NO_INDEX;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter A");
@@ -271,6 +272,8 @@ void dtp_forward_adapter(const struct pass *pass, int index, bool alone)
     dtp_lower_unfetch(l);
     if (matrix->magnitudes)
         dtp_forward_magnitudes(pass, index, wide, stays);
+    else if (dtp_lower_reads_wide(l, index))
+        dtp_forward_add_narrow(pass, index, wide);
     else if (!adds_narrow(l))
         add_wide(pass, index, wide);
     else
@@ -367,6 +370,8 @@ static dtp_buffer_id scaled_gradient(const struct dtp_block_backward *b, int ind
     const struct dtp_lowering *l = b->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     uint64_t narrow = dtp_bytes_product(rows_of(l, matrix), l->compute * matrix->out);
+    if (dtp_lower_reads_wide(l, index))
+        return scale(b, index, dtp_backward_narrow_for_adapter(b, index, gradient), DTP_READ | DTP_FREE, narrow);
     if (!dtp_plan_widens_adapters(l->plan))
         return scale(b, index, gradient, DTP_READ, narrow);
     if (adds_narrow(l))
@@ -409,6 +414,8 @@ static dtp_buffer_id undrop(const struct dtp_block_backward *b, int index, dtp_b
     struct dtp_draft draft;
     if (dropped->index == DTP_NO_INDEX)
         return gradient;
+    if (dtp_lower_reads_wide(l, index))
+        w = l->results;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "dropout");
     dtp_draft_use(&draft, *dropped, DTP_READ | DTP_FREE);
     *dropped = DTP_NO_BUFFER;
@@ -448,6 +455,7 @@ static dtp_buffer_id back_through_a(const struct dtp_block_backward *b, int inde
     input = dtp_backward_workspace(l, &draft, "input gradient", rows_bytes(l, matrix, matrix->in, true), DTP_WRITE);
     multiply_rows(l, &draft, matrix, matrix->in, matrix->rank);
     dtp_draft_end(l, &draft);
+    input = dtp_backward_widen_input(b, index, input);
     input = undrop(b, index, dtp_backward_dropped_linear(b, index, input));
     return dtp_plan_widens_adapters(l->plan)
                ? cast_back(l, matrix, matrix->in, DTP_OWNER_WORKSPACE, "input gradient", input)
@@ -503,7 +511,9 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
         gradient = sum;
     }
     if (wanted) {
+        gradient = dtp_backward_narrow(b, index, gradient);
         dtp_buffer_id through = dtp_backward_input_gradient(b, index, gradient, true, last_reader);
+        through = dtp_backward_widen_input(b, index, through);
         made = dtp_backward_add(b, l->tensors.input[index], made, through);
     } else {
         let_go(b, index, gradient, last_reader);

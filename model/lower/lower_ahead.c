@@ -38,12 +38,11 @@ static void stand_at_module(struct dtp_lowering *l)
 
 struct dtp_layer_matrix dtp_lower_ahead_projection(const struct dtp_lowering *l)
 {
-    uint64_t h = l->transformer->hidden;
     return (struct dtp_layer_matrix){.name = "projection of both sides",
                                      .gradient_name = "projection weight gradient",
                                      .input_gradient_name = "projection input gradient",
-                                     .out = h,
-                                     .in = 2 * h,
+                                     .out = dtp_transformer_ahead_rows(l->transformer),
+                                     .in = 2 * l->transformer->hidden,
                                      .groups = 1,
                                      .id = DTP_MATRIX_OUTPUT};
 }
@@ -56,7 +55,7 @@ static uint64_t rows_bytes(const struct dtp_lowering *l, uint64_t width)
 /* What the projection keeps of what it reads: in fp8 its cast. */
 static uint64_t sides_bytes(const struct dtp_lowering *l)
 {
-    uint64_t width = 2 * l->transformer->hidden;
+    uint64_t width = 2 * l->between;
     return l->casts.kept ? dtp_bytes_product(l->tokens, dtp_fp8_bytes(l->plan->precision.fp8_recipe, width))
                          : rows_bytes(l, width);
 }
@@ -76,22 +75,75 @@ static dtp_buffer_id norm_side(struct dtp_lowering *l, const char *name, dtp_buf
     return normed;
 }
 
+/* Tensor parallel ranks have rows of the projection's matrix each (ColumnParallelLinear), and of tokens: both sides of
+ * all tokens are gathered before it, forward and again in backward. */
+static dtp_buffer_id gather_sides(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    if (!dtp_lower_spreads(l))
+        return DTP_NO_BUFFER;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "both sides");
+    dtp_draft_use(&draft, l->flight->ahead.sides, DTP_READ);
+    return dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, sides_bytes(l) * dtp_lower_token_parts(l), NULL);
+}
+
+/* gather_from_tensor_model_parallel_region: what came rank by rank is laid side by side. Of it the rank's tokens are a
+ * view (scatter_to_sequence_parallel_region splits the first axis), so that all of it stays as the layer's input. */
+static dtp_buffer_id put_columns_together(struct dtp_lowering *l, dtp_buffer_id columns)
+{
+    uint64_t whole = dtp_lower_whole_stream(l, l->compute);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "columns of a projection");
+    dtp_draft_use(&draft, columns, DTP_READ | DTP_FREE);
+    dtp_buffer_id came = dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, whole, NULL);
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "columns of a projection");
+    dtp_draft_use(&draft, came, DTP_READ | DTP_FREE);
+    dtp_buffer_id made =
+        dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS, whole, DTP_WRITE);
+    dtp_draft_memory(l, &draft, 2 * (double)whole, 1);
+    dtp_draft_end(l, &draft);
+    return made;
+}
+
+/* The gradient of the rank's tokens' rows: gathered, and of that its columns. */
+static void take_columns(struct dtp_lowering *l)
+{
+    uint64_t whole = dtp_lower_whole_stream(l, l->compute), own = dtp_divide_up(whole, l->tp);
+    struct dtp_draft draft;
+    if (!dtp_lower_spreads(l))
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "projection gradient");
+    dtp_draft_use(&draft, l->flight->gradient, DTP_READ | DTP_FREE);
+    dtp_buffer_id came = dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, whole, NULL);
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "projection gradient");
+    dtp_draft_use(&draft, came, DTP_READ | DTP_FREE);
+    l->flight->gradient = dtp_draft_new(l, &draft, "columns of a gradient", DTP_OWNER_WORKSPACE, own, DTP_WRITE);
+    dtp_draft_memory(l, &draft, 2 * (double)own, 1);
+    dtp_draft_end(l, &draft);
+}
+
 static void project(struct dtp_lowering *l)
 {
     const struct dtp_layer_matrix projection = dtp_lower_ahead_projection(l);
     dtp_buffer_id weight = dtp_lower_params(dtp_lower_state(l), 0);
     dtp_buffer_id narrow_input = dtp_lower_fp8_cast(l, DTP_FP8_INPUT, &projection, l->flight->ahead.sides);
     dtp_buffer_id narrow_weight = dtp_lower_fp8_cast(l, DTP_FP8_WEIGHT, &projection, weight);
+    bool spreads = dtp_lower_spreads(l);
+    dtp_buffer_id gathered = gather_sides(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, projection.name);
     dtp_draft_use(&draft, narrow_input, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, narrow_weight, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, l->flight->ahead.sides, DTP_READ);
+    dtp_draft_use(&draft, spreads ? gathered : l->flight->ahead.sides, spreads ? DTP_READ | DTP_FREE : DTP_READ);
     dtp_draft_use(&draft, weight, DTP_READ);
-    dtp_buffer_id made = dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT), DTP_OWNER_ACTIVATIONS,
-                                       l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+    dtp_buffer_id made = spreads ? dtp_draft_new(l, &draft, "columns of a projection", DTP_OWNER_WORKSPACE,
+                                                 rows_bytes(l, projection.out), DTP_WRITE)
+                                 : dtp_draft_new(l, &draft, dtp_layer_tensor_text(DTP_TENSOR_INPUT),
+                                                 DTP_OWNER_ACTIVATIONS, l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     dtp_draft_product(l, &draft, &projection, DTP_PRODUCT_FORWARD);
     dtp_draft_end(l, &draft);
+    if (spreads)
+        made = put_columns_together(l, made);
     struct dtp_flight_module *module = dtp_lower_flight_module(l);
     module->tensor[DTP_TENSOR_INPUT] = made;
     module->alive = DTP_TENSOR_BIT(INPUT);
@@ -140,6 +192,9 @@ static dtp_buffer_id project_back(struct dtp_lowering *l)
 {
     const struct dtp_layer_matrix projection = dtp_lower_ahead_projection(l);
     struct dtp_flight_ahead *ahead = &l->flight->ahead;
+    take_columns(l);
+    dtp_buffer_id gathered = gather_sides(l);
+    bool spreads = dtp_lower_spreads(l);
     dtp_buffer_id gradient = l->flight->gradient, weight = dtp_lower_params(dtp_lower_state(l), 0);
     dtp_buffer_id by_columns = dtp_lower_fp8_cast(l, DTP_FP8_GRADIENT_COLUMNS, &projection, gradient);
     dtp_buffer_id input = dtp_lower_fp8_cast(l, DTP_FP8_INPUT_AGAIN, &projection, ahead->sides);
@@ -148,7 +203,8 @@ static dtp_buffer_id project_back(struct dtp_lowering *l)
     dtp_draft_use(&draft, by_columns, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, input, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, gradient, DTP_READ);
-    dtp_draft_use(&draft, ahead->sides, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, ahead->sides, spreads ? DTP_FREE : DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, gathered, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, dtp_lower_state(l)->gradient_buffer, DTP_UPDATE);
     dtp_draft_product(l, &draft, &projection, DTP_PRODUCT_WEIGHT_GRADIENT);
     dtp_draft_end(l, &draft);
@@ -164,7 +220,7 @@ static dtp_buffer_id project_back(struct dtp_lowering *l)
     dtp_draft_product(l, &draft, &projection, DTP_PRODUCT_INPUT_GRADIENT);
     dtp_draft_end(l, &draft);
     l->flight->gradient = DTP_NO_BUFFER;
-    return sides;
+    return spreads ? dtp_lower_sum_of_rows(l, projection.name, sides, DTP_READ | DTP_FREE, projection.in) : sides;
 }
 
 /* Of half of the sides' gradient, which is copied out of it. */

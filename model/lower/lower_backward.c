@@ -31,6 +31,14 @@ static dtp_buffer_id drop_out(const struct dtp_block_backward *b, enum dtp_layer
     return gradient;
 }
 
+/* An expert's matmul casts the rows that it is given. */
+static uint64_t branch_gradient_bytes(const struct dtp_block_backward *b)
+{
+    const struct dtp_lowering *l = b->l;
+    bool rows = l->tensors.kind.experts && dtp_layer_branches(dtp_backward_operator(b)) & DTP_TENSOR_BIT(DOWN);
+    return rows ? l->results : l->compute;
+}
+
 /* A sum's backward: each branch gets the residual gradient, cast for its matmul where the stream is fp32, or what
  * dropout let through of it. */
 static void branch(struct dtp_block_backward *b)
@@ -40,7 +48,8 @@ static void branch(struct dtp_block_backward *b)
     uint64_t mask = dtp_backward_operator(b)->statistics;
     if (mask) {
         gradient = drop_out(b, dtp_layer_first(mask));
-    } else if (l->residual != l->compute && !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
+    } else if (l->residual != branch_gradient_bytes(b) &&
+               !l->tensors.kind.norms_after) { /* a norm's backward reads it as it is */
         double h = (double)l->between, c = (double)l->compute;
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "residual gradient");
@@ -57,7 +66,7 @@ static void branch(struct dtp_block_backward *b)
 static dtp_buffer_id widen(const struct dtp_block_backward *b, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
-    if (l->residual == l->compute || l->fused)
+    if (l->residual == l->results || l->fused)
         return gradient;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "norm gradient");
@@ -387,13 +396,14 @@ static void rotary(struct dtp_block_backward *b)
         return;
     }
     const struct dtp_transformer *t = l->transformer;
-    double width = (double)(l->d_q + l->d_kv), all = (double)(l->d_q + 2 * l->d_kv), c = (double)l->compute;
+    dtp_backward_widen_heads(b);
+    double width = (double)(l->d_q + l->d_kv), all = (double)(l->d_q + 2 * l->d_kv), c = (double)l->results;
     double rope = !l->rope ? 0 : l->fused ? 2 * c * all : (l->plan->rope_fp32 ? 52 : 10 * c) * width;
     double norms = t->qk_norm ? 2.5 * 2 * c * width : 0;
-    uint64_t q = dtp_backward_token_bytes(l, l->compute * l->d_q);
+    uint64_t q = dtp_backward_token_bytes(l, l->results * l->d_q);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY_BACKWARD, "");
-    dtp_lower_rotary_tensors(l, &draft, l->fused || !l->rope ? 0 : l->compute == 4 ? 2 * q : 5 * q);
+    dtp_lower_rotary_tensors(l, &draft, l->fused || !l->rope ? 0 : l->results == 4 ? 2 * q : 5 * q);
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_Q_RAW], DTP_UPDATE);
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_K_RAW], DTP_UPDATE);
     dtp_backward_consume(b, &draft, DTP_TENSOR_QK_STATISTICS, DTP_READ | DTP_FREE);

@@ -20,12 +20,12 @@
 static double rows_bytes(const struct dtp_lowering *l)
 {
     const struct dtp_layer_kind *kind = &l->tensors.kind;
-    return (double)(l->compute * kind->experts_per_token * kind->hidden);
+    return (double)(l->results * kind->experts_per_token * kind->hidden);
 }
 
 static double token_bytes(const struct dtp_lowering *l)
 {
-    return (double)(l->compute * l->tensors.kind.hidden);
+    return (double)(l->results * l->tensors.kind.hidden);
 }
 
 static uint32_t experts_of(const struct dtp_lowering *l)
@@ -45,7 +45,7 @@ void dtp_forward_called_router(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_kind *kind = &l->tensors.kind;
-    double c = (double)l->compute, k = (double)kind->experts_per_token, experts = (double)kind->experts;
+    double c = (double)l->results, k = (double)kind->experts_per_token, experts = (double)kind->experts;
     if (!wanted(pass, DTP_TENSOR_ROUTER_WEIGHTS) && !wanted(pass, DTP_TENSOR_ROUTES))
         return;
     struct dtp_draft draft;

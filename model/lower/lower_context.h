@@ -4,6 +4,7 @@
 #define DTP_LOWER_CONTEXT_H
 
 #include "lower/block_backward.h"
+#include "lower/block_forward.h"
 
 /* Queries, keys and values as an attention core reads them; or parts of them. */
 struct dtp_context_inputs {
@@ -21,6 +22,10 @@ dtp_buffer_id dtp_lower_context_exchange(struct dtp_lowering *l, dtp_buffer_id b
  * inputs, and forward makes the result in it. */
 void dtp_lower_context_forward(struct dtp_lowering *l, struct dtp_draft *draft,
                                const struct dtp_context_inputs *inputs);
+/* Of a pass: what the core reads, exchanged first where ranks exchange tokens for heads, for that is what is saved; its
+ * result goes back to ranks with their own tokens and all heads. */
+struct dtp_context_inputs dtp_forward_context_inputs(const struct pass *pass);
+void dtp_forward_context_result(const struct pass *pass);
 /* `inputs` are saved tensors, the result's and its gradient among them. What is behind the draft's end follows in
  * dtp_lower_context_gradients. */
 void dtp_lower_context_backward(struct dtp_block_backward *b, struct dtp_draft *draft,

@@ -306,3 +306,52 @@ void dtp_lower_context_forward(struct dtp_lowering *l, struct dtp_draft *draft, 
     else
         ring(l, draft, inputs);
 }
+
+/* ---- of a pass --------------------------------------------------------------------------------------------------- */
+
+static struct dtp_context_inputs inputs_of(const struct pass *pass)
+{
+    static const enum dtp_layer_tensor tensors[] = {DTP_TENSOR_Q,   DTP_TENSOR_K,     DTP_TENSOR_V,
+                                                    DTP_TENSOR_QKV, DTP_TENSOR_Q_RAW, DTP_TENSOR_K_RAW};
+    struct dtp_context_inputs inputs = {.count = 0};
+    int count = pass->l->tensor_bytes[DTP_TENSOR_Q] ? 4 : 6;
+    for (int i = 0; i < count; i++)
+        if (exists(pass, tensors[i]))
+            inputs.buffer[inputs.count++] = pass->module->tensor[tensors[i]];
+    return inputs;
+}
+
+/* Where these exchange tokens for heads, all that the core reads; that is what is saved. */
+static void exchange_inputs(const struct pass *pass)
+{
+    static const enum dtp_layer_tensor apart[] = {DTP_TENSOR_Q, DTP_TENSOR_K, DTP_TENSOR_V},
+                                       made[] = {DTP_TENSOR_Q_RAW, DTP_TENSOR_K_RAW, DTP_TENSOR_V},
+                                       packed[] = {DTP_TENSOR_QKV};
+    struct dtp_lowering *l = pass->l;
+    bool turned = exists(pass, DTP_TENSOR_Q), together = !turned && l->tensors.kind.packs_qkv;
+    const enum dtp_layer_tensor *tensors = turned ? apart : together ? packed : made;
+    for (int i = 0; i < (together ? 1 : 3) && l->context.exchanged > 1; i++) {
+        dtp_buffer_id *tensor = &pass->module->tensor[tensors[i]];
+        *tensor =
+            dtp_lower_context_exchange(l, *tensor, dtp_layer_tensor_text(tensors[i]), DTP_OWNER_ACTIVATIONS,
+                                       DTP_READ | DTP_FREE, l->tensor_bytes[tensors[i]], l->tensor_bytes[tensors[i]]);
+    }
+}
+
+struct dtp_context_inputs dtp_forward_context_inputs(const struct pass *pass)
+{
+    exchange_inputs(pass);
+    return inputs_of(pass);
+}
+
+void dtp_forward_context_result(const struct pass *pass)
+{
+    struct dtp_lowering *l = pass->l;
+    bool saved = pass->save & DTP_TENSOR_BIT(CORE);
+    pass->module->tensor[DTP_TENSOR_CORE_COPY] = dtp_lower_context_exchange(
+        l, pass->module->tensor[DTP_TENSOR_CORE], dtp_layer_tensor_text(DTP_TENSOR_CORE_COPY), DTP_OWNER_ACTIVATIONS,
+        saved ? DTP_READ : DTP_READ | DTP_FREE, dtp_context_q_bytes(l), l->tensor_bytes[DTP_TENSOR_CORE_COPY]);
+    pass->module->alive |= DTP_TENSOR_BIT(CORE_COPY);
+    if (!saved)
+        drop(pass, DTP_TENSOR_CORE);
+}

@@ -35,10 +35,14 @@ dtp_buffer_id dtp_lower_embedding_rows(struct dtp_lowering *l, const char *name)
     dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING, name);
     dtp_draft_use(&draft, l->tokens_in, DTP_READ);
     dtp_draft_use(&draft, dtp_lower_params(dtp_lower_state(l), DTP_ROOT_EMBEDDING), DTP_READ);
-    dtp_buffer_id rows =
-        dtp_draft_new(l, &draft, name, DTP_OWNER_ACTIVATIONS, l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+    bool divided = l->vocab_ranks > 1, spreads = dtp_lower_spreads(l);
+    dtp_buffer_id rows = dtp_draft_new(
+        l, &draft, spreads ? "terms of a sum" : name, spreads ? DTP_OWNER_WORKSPACE : DTP_OWNER_ACTIVATIONS,
+        divided ? dtp_lower_whole_stream(l, l->compute) : l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
+    if (divided)
+        rows = sum_of_ranks(l, rows, name);
     dtp_lower_unfetch(l);
     return rows;
 }
@@ -48,7 +52,9 @@ dtp_buffer_id dtp_lower_embedding_rows(struct dtp_lowering *l, const char *name)
 void dtp_lower_embedding(struct dtp_lowering *l)
 {
     const struct dtp_transformer *t = l->transformer;
-    uint64_t bytes = l->tensor_bytes[DTP_TENSOR_INPUT];
+    uint64_t bytes = dtp_plan_widens_norms(l->plan) && !dtp_plan_widens_ends(l->plan)
+                         ? dtp_bytes_product(l->tokens, l->compute * t->hidden) /* not yet */
+                         : l->tensor_bytes[DTP_TENSOR_INPUT];
     uint64_t made = l->vocab_ranks > 1 ? dtp_lower_whole_stream(l, l->compute) : bytes;
     const char *name = t->embedding_norm ? "embedded" : dtp_layer_tensor_text(DTP_TENSOR_INPUT);
     bool spreads = dtp_lower_spreads(l);
@@ -121,15 +127,14 @@ static void position_gradient(struct dtp_lowering *l)
 }
 
 /* Each rank's rows of the vocabulary are read by tokens of all. */
-static void gather_gradient(struct dtp_lowering *l)
+static dtp_buffer_id gather_gradient(struct dtp_lowering *l, dtp_buffer_id gradient)
 {
     struct dtp_draft draft;
     if (!dtp_lower_spreads(l))
-        return;
+        return gradient;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "embedding gradient");
-    dtp_draft_use(&draft, l->flight->gradient, DTP_READ | DTP_FREE);
-    l->flight->gradient =
-        dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, dtp_lower_whole_stream(l, l->residual), NULL);
+    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    return dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, dtp_lower_whole_stream(l, l->residual), NULL);
 }
 
 /* Nothing below the first adapter is trained: what is left goes. */
@@ -151,6 +156,7 @@ dtp_buffer_id dtp_lower_table_gradient(struct dtp_lowering *l, dtp_buffer_id gra
 {
     uint64_t bytes = dtp_bytes_product(l->compute, l->root.elements[DTP_ROOT_EMBEDDING]);
     struct dtp_draft draft;
+    gradient = gather_gradient(l, gradient);
     dtp_draft_begin(l, &draft, DTP_OP_EMBEDDING_BACKWARD, "following tokens");
     dtp_draft_new(l, &draft, "embedding partial sums", DTP_OWNER_WORKSPACE, partial_sums(l), DTP_UPDATE | DTP_FREE);
     dtp_buffer_id made = dtp_draft_new(l, &draft, "embedding gradient", DTP_OWNER_WORKSPACE, bytes,
@@ -173,7 +179,7 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l)
     }
     if (l->transformer->embedding_norm)
         embedding_norm_backward(l);
-    gather_gradient(l);
+    l->flight->gradient = gather_gradient(l, l->flight->gradient);
     if (l->transformer->position == DTP_POSITION_LEARNED)
         position_gradient(l);
     dtp_lower_fetch(l, DTP_ROOT_EMBEDDING); /* that its gradient does not read it, the hook does not know */

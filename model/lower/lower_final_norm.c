@@ -50,7 +50,7 @@ void dtp_lower_final_norm(struct dtp_lowering *l)
     l->flight->final_norm = DTP_NO_BUFFER;
     if (!dtp_lower_casts_at_head(l))
         l->flight->final_norm = dtp_draft_new(l, &draft, "final norm", DTP_OWNER_ACTIVATIONS,
-                                              tokens_bytes(l->tokens, l->compute * l->between), DTP_WRITE);
+                                              tokens_bytes(l->tokens, l->results * l->between), DTP_WRITE);
     l->flight->final_statistics =
         dtp_draft_new(l, &draft, "final norm statistics", DTP_OWNER_ACTIVATIONS,
                       l->tensor_bytes[DTP_TENSOR_STATISTICS1] + tokens_bytes(l->tokens, copy * l->between), DTP_WRITE);

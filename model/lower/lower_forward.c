@@ -118,6 +118,8 @@ static void norm(const struct pass *pass, int index)
 /* Of a branch's element as a sum reads it: a norm's eager result is as wide as the stream. */
 static uint64_t branch_bytes(const struct dtp_lowering *l, const struct dtp_layer_operator *sum)
 {
+    if (l->results != l->compute) /* attention's is narrow, an MLP's is not */
+        return dtp_layer_branches(sum) & DTP_TENSOR_BIT(MIDDLE) ? l->compute : l->results;
     return !l->fused && l->tensors.kind.norms_after && dtp_layer_branches(sum) ? l->residual : l->compute;
 }
 
@@ -220,6 +222,10 @@ static void multiply(const struct pass *pass, struct dtp_draft *draft, int index
     bool terms = dtp_lower_cut_by_rows(l, index), rows = terms && dtp_lower_spreads(l);
     dtp_buffer_id whole = DTP_NO_BUFFER;
     dtp_forward_cast(pass, draft, index);
+    if (dtp_lower_reads_wide(l, index)) {
+        dtp_forward_narrow_product(pass, draft, index);
+        return;
+    }
     if (rows)
         whole = dtp_draft_new(l, draft, "terms of a sum", DTP_OWNER_WORKSPACE, dtp_lower_whole_stream(l, l->compute),
                               DTP_WRITE);
@@ -268,9 +274,13 @@ static void linear(const struct pass *pass, int index)
     dtp_buffer_id narrow_input = dtp_lower_fp8_cast(l, DTP_FP8_INPUT, matrix, input);
     dtp_buffer_id narrow_weight = dtp_lower_fp8_cast(l, DTP_FP8_WEIGHT, matrix, weight);
     dtp_op_id beside = gather_input(pass, index);
+    dtp_buffer_id cast = dtp_forward_narrow_input(pass, index);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, matrix->name);
-    read_input(pass, &draft, index);
+    if (cast.index != DTP_NO_INDEX)
+        dtp_draft_use(&draft, cast, DTP_READ | DTP_FREE);
+    else
+        read_input(pass, &draft, index);
     dtp_draft_use(&draft, narrow_input, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, narrow_weight, DTP_READ | DTP_FREE);
     bool drops_cast = l->compiled && again && !pass->replay;
@@ -302,7 +312,7 @@ static uint64_t rotary_workspace(const struct dtp_lowering *l)
     if (l->fused || !l->rope)
         return 0;
     uint64_t q = l->tensor_bytes[DTP_TENSOR_Q], k = l->tensor_bytes[DTP_TENSOR_K];
-    uint64_t times = l->compute == 4 ? 2 : l->plan->rope_fp32 ? 6 : 5;
+    uint64_t times = l->compute == 4 ? 2 : l->plan->rope_fp32 || l->results != l->compute ? 6 : 5;
     uint64_t most = times * q > q + times * k ? times * q : q + times * k;
     return most - q - k;
 }
@@ -329,7 +339,7 @@ static void rotary(const struct pass *pass)
         dtp_forward_turn(pass, DTP_TENSOR_K, l->d_kv);
         return;
     }
-    double width = (double)(l->d_q + l->d_kv), c = (double)l->compute;
+    double width = (double)(l->d_q + l->d_kv), c = (double)l->results;
     double rope = !l->rope ? 0 : l->fused ? 2 * c : l->plan->rope_fp32 ? 48 : 10 * c;
     double norms = l->transformer->qk_norm ? 2 * c : 0;
     struct dtp_draft draft;
@@ -354,6 +364,7 @@ static void rotary(const struct pass *pass)
         dtp_draft_loop(&draft, DTP_EAGER_TURN_KERNELS, 2);
     }
     dtp_draft_end(l, &draft);
+    dtp_forward_narrow_heads(pass);
 }
 
 /* FLOPs of the causal core, QK^T and PV each half of 2 s d_q a token, or d_v where values have a width of their own; s
@@ -364,36 +375,6 @@ static double core_flops(const struct dtp_lowering *l)
     return per_token(l, s * (double)(l->d_q + (l->transformer->kv_latent ? l->d_v : l->d_q)));
 }
 
-/* Of context parallel ranks: what the core reads. */
-static struct dtp_context_inputs inputs_of(const struct pass *pass)
-{
-    static const enum dtp_layer_tensor tensors[] = {DTP_TENSOR_Q,   DTP_TENSOR_K,     DTP_TENSOR_V,
-                                                    DTP_TENSOR_QKV, DTP_TENSOR_Q_RAW, DTP_TENSOR_K_RAW};
-    struct dtp_context_inputs inputs = {.count = 0};
-    int count = pass->l->tensor_bytes[DTP_TENSOR_Q] ? 4 : 6;
-    for (int i = 0; i < count; i++)
-        if (exists(pass, tensors[i]))
-            inputs.buffer[inputs.count++] = pass->module->tensor[tensors[i]];
-    return inputs;
-}
-
-/* Where these exchange tokens for heads, all that the core reads; that is what is saved. */
-static void exchange_inputs(const struct pass *pass)
-{
-    static const enum dtp_layer_tensor apart[] = {DTP_TENSOR_Q, DTP_TENSOR_K, DTP_TENSOR_V},
-                                       made[] = {DTP_TENSOR_Q_RAW, DTP_TENSOR_K_RAW, DTP_TENSOR_V},
-                                       packed[] = {DTP_TENSOR_QKV};
-    struct dtp_lowering *l = pass->l;
-    bool turned = exists(pass, DTP_TENSOR_Q), together = !turned && l->tensors.kind.packs_qkv;
-    const enum dtp_layer_tensor *tensors = turned ? apart : together ? packed : made;
-    for (int i = 0; i < (together ? 1 : 3) && l->context.exchanged > 1; i++) {
-        dtp_buffer_id *tensor = &pass->module->tensor[tensors[i]];
-        *tensor =
-            dtp_lower_context_exchange(l, *tensor, dtp_layer_tensor_text(tensors[i]), DTP_OWNER_ACTIVATIONS,
-                                       DTP_READ | DTP_FREE, l->tensor_bytes[tensors[i]], l->tensor_bytes[tensors[i]]);
-    }
-}
-
 static void attention(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
@@ -401,8 +382,7 @@ static void attention(const struct pass *pass)
         return;
     struct dtp_draft draft;
     if (l->plan->cp > 1) {
-        exchange_inputs(pass);
-        struct dtp_context_inputs inputs = inputs_of(pass);
+        struct dtp_context_inputs inputs = dtp_forward_context_inputs(pass);
         dtp_lower_context_forward(l, &draft, &inputs);
     } else {
         dtp_lower_fp8_core(l, false);
@@ -423,19 +403,6 @@ static void attention(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
-/* The core's result goes back to ranks with their own tokens and all heads. */
-static void exchange_result(const struct pass *pass)
-{
-    struct dtp_lowering *l = pass->l;
-    bool saved = pass->save & DTP_TENSOR_BIT(CORE);
-    pass->module->tensor[DTP_TENSOR_CORE_COPY] = dtp_lower_context_exchange(
-        l, pass->module->tensor[DTP_TENSOR_CORE], dtp_layer_tensor_text(DTP_TENSOR_CORE_COPY), DTP_OWNER_ACTIVATIONS,
-        saved ? DTP_READ : DTP_READ | DTP_FREE, dtp_context_q_bytes(l), l->tensor_bytes[DTP_TENSOR_CORE_COPY]);
-    pass->module->alive |= DTP_TENSOR_BIT(CORE_COPY);
-    if (!saved)
-        drop(pass, DTP_TENSOR_CORE);
-}
-
 /* transpose(1, 2).reshape: a copy of its own, not counted in the core's time; what values were padded by goes. */
 static void core_copy(const struct pass *pass)
 {
@@ -444,7 +411,7 @@ static void core_copy(const struct pass *pass)
         return;
     struct dtp_draft draft;
     if (l->context.exchanged > 1) {
-        exchange_result(pass);
+        dtp_forward_context_result(pass);
         return;
     }
     if (l->tensors.kind.sinks && !l->tensors.kind.sinks_inside) {

@@ -45,6 +45,20 @@ static const enum dtp_memory_kernel walking_kernel[DTP_FP8_WALK_COUNT] = {
     [DTP_FP8_STREAMING] = DTP_KERNEL_STREAMING,
 };
 
+/* Whether tensor parallel ranks gather a cast: of what a matrix cut by columns reads, of the gradient of one cut by
+ * rows. The projection of a module that predicts further ahead, which is none of the layer's, is cut by columns. */
+static bool is_gathered(const struct dtp_lowering *l, enum dtp_fp8_operand operand,
+                        const struct dtp_layer_matrix *matrix)
+{
+    int index = 0;
+    while (index < l->matrices && matrix != &l->matrix[index])
+        index++;
+    bool listed = index < l->matrices;
+    if (operand == DTP_FP8_INPUT)
+        return !listed || dtp_lower_cut_by_columns(l, index);
+    return operand == DTP_FP8_GRADIENT_ROWS && listed && dtp_lower_cut_by_rows(l, index);
+}
+
 dtp_buffer_id dtp_lower_fp8_cast(struct dtp_lowering *l, enum dtp_fp8_operand operand,
                                  const struct dtp_layer_matrix *matrix, dtp_buffer_id source)
 {
@@ -61,10 +75,7 @@ dtp_buffer_id dtp_lower_fp8_cast(struct dtp_lowering *l, enum dtp_fp8_operand op
     dtp_buffer_id made =
         dtp_draft_new(l, &draft, names[operand], DTP_OWNER_WORKSPACE,
                       l->casts.kept ? 0 : dtp_fp8_bytes(l->plan->precision.fp8_recipe, elements), DTP_WRITE);
-    bool gathered = dtp_plan_gathers_casts(l->plan) &&
-                    (operand == DTP_FP8_INPUT           ? dtp_lower_cut_by_columns(l, (int)(matrix - l->matrix))
-                     : operand == DTP_FP8_GRADIENT_ROWS ? dtp_lower_cut_by_rows(l, (int)(matrix - l->matrix))
-                                                        : false);
+    bool gathered = dtp_plan_gathers_casts(l->plan) && is_gathered(l, operand, matrix);
     double bytes = gathered ? cast->gathered_bytes : cast->bytes;
     bool within = matrix->expert && dtp_plan_fuses_experts(l->plan, l->cluster) && in_product(operand, matrix);
     dtp_draft_memory(l, &draft, within ? 0 : bytes * (double)elements, within ? 0 : cast->kernels);

@@ -262,14 +262,15 @@ dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_laye
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     bool summed = l->plan->runtime->sums_beside; /* over ranks, before they are added to each other */
     uint64_t width = of == DTP_TENSOR_PERMUTED
-                         ? l->tensors.bytes[of] / (l->compute * dtp_layer_slot_copies(&l->tensors.kind))
+                         ? l->tensors.bytes[of] / (l->results * dtp_layer_slot_copies(&l->tensors.kind))
                      : summed ? l->between
                               : l->transformer->hidden;
+    uint64_t element = of == DTP_TENSOR_CORE || of == DTP_TENSOR_CORE_COPY ? l->compute : l->results;
     if (widens(l, of)) /* what each returns is cast, and added up as wide */
         dtp_draft_pass(l, &draft, dtp_backward_per_token(l, (double)((l->compute + 4 * l->residual) * width)),
                        dtp_backward_per_token(l, (double)width), 2);
     else
-        dtp_draft_pass(l, &draft, passes ? dtp_backward_per_token(l, (double)(3 * l->compute * width)) : 0, 0, 1);
+        dtp_draft_pass(l, &draft, passes ? dtp_backward_per_token(l, (double)(3 * element * width)) : 0, 0, 1);
     dtp_draft_end(l, &draft);
     return sum;
 }

@@ -349,7 +349,7 @@ static dtp_buffer_id head_input_gradient(struct dtp_lowering *l, uint64_t tokens
     dtp_buffer_id weight = head_weight(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "head input gradient");
-    bool cast_goes = l->autocast && whole && !dtp_lower_casts_stay(l);
+    bool cast_goes = (l->autocast || dtp_plan_widens_ends(l->plan)) && whole && !dtp_lower_casts_stay(l);
     dtp_draft_use(&draft, weight, cast_goes ? DTP_READ | DTP_FREE : DTP_READ);
     if (whole)
         into =

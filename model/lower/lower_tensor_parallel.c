@@ -144,7 +144,8 @@ uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l)
         layer = dtp_layer_vector_elements(kind) - dtp_layer_bias_elements(kind);
         for (int i = 0; i < l->matrices; i++)
             layer += l->matrix[i].bias && dtp_lower_cut_by_rows(l, i) ? l->matrix[i].out : 0;
-        root = norm_elements(t, t->embedding_norm) + norm_elements(t, t->final_norm);
+        root = norm_elements(t, t->embedding_norm) + norm_elements(t, t->final_norm) +
+               t->ahead_layers * DTP_AHEAD_NORMS * norm_elements(t, true);
     }
     return t->layers * layer + whole_matrices(l) + root;
 }

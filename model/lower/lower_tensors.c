@@ -119,7 +119,7 @@ static void list_root(struct dtp_lowering *l)
     add_norm(&sum, t, head && t->final_norm);
     add_vector(&sum, t->vocab, head && t->head_bias);
     for (uint64_t i = 0; i < ahead; i++) { /* with the projections, for who has them keeps all flat */
-        add_vector(&sum, 2 * t->hidden * t->hidden, true);
+        add_vector(&sum, dtp_transformer_ahead_elements(t), true);
         for (int norm = 0; norm < DTP_AHEAD_NORMS; norm++)
             add_norm(&sum, t, true);
     }

@@ -35,7 +35,8 @@ dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
         return dtp_lower_unpack(l, part);
     if (state->weight[part].index != DTP_NO_INDEX)
         return state->weight[part];
-    if (!l->autocast || (l->layer != DTP_NO_LAYER && !dtp_plan_casts_weights(l->plan)))
+    bool end = l->layer == DTP_NO_LAYER && dtp_plan_widens_ends(l->plan);
+    if (!end && (!l->autocast || (l->layer != DTP_NO_LAYER && !dtp_plan_casts_weights(l->plan))))
         return dtp_lower_params(state, part);
     uint64_t elements = cast_elements(l, part);
     struct dtp_draft draft;
@@ -43,7 +44,7 @@ dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
     dtp_draft_use(&draft, dtp_lower_params(state, part), DTP_READ);
     state->weight[part] =
         dtp_draft_new(l, &draft, module(l)->weight_name[part], DTP_OWNER_WEIGHTS, l->compute * elements, DTP_WRITE);
-    dtp_draft_pass(l, &draft, (double)((l->bytes.params + l->compute) * elements), 0, 1);
+    dtp_draft_pass(l, &draft, (double)(((end ? 4 : l->bytes.params) + l->compute) * elements), 0, 1);
     dtp_draft_end(l, &draft);
     return state->weight[part];
 }

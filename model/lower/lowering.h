@@ -124,6 +124,7 @@ struct dtp_lowering {
     struct dtp_element_bytes bytes, ends_bytes;
     struct dtp_plan ends; /* of embedding and head (dtp_plan_of_ends) */
     uint64_t tokens, compute, residual, d_q, d_kv, d_v;
+    uint64_t results; /* bytes of what matrices return that read a norm's result */
     uint64_t between; /* elements of a token between the matmuls: hidden, or a rank's part under sequence parallelism */
     uint64_t scores_bytes; /* of math attention: one tensor [heads, s] for every token; 0 otherwise */
     bool autocast, compiled, fused, gated, rope;
@@ -358,7 +359,7 @@ uint64_t dtp_lower_all_shard(const struct dtp_lowering *l);
 /* Of one token, an MLP's product in the compute dtype: of experts as many rows as they receive. */
 static inline uint64_t dtp_lower_product_bytes(const struct dtp_lowering *l, enum dtp_layer_tensor product)
 {
-    uint64_t bytes = l->compute * dtp_layer_tensor_width(&l->tensors.kind, product);
+    uint64_t bytes = l->results * dtp_layer_tensor_width(&l->tensors.kind, product);
     if (l->tensors.kind.experts && product == DTP_TENSOR_PRODUCT)
         bytes = dtp_divide_up(bytes, dtp_lower_token_parts(l));
     return product == DTP_TENSOR_PRODUCT ? dtp_layer_received(&l->tensors, bytes) : bytes;

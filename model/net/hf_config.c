@@ -24,12 +24,14 @@ static const struct dtp_hf_family *find_family(struct dtp_hf_reader *reader, con
     return NULL;
 }
 
+/* Makers publish weights in the format that they were trained or finished in (DeepSeek-V3 and Kimi-K2 fp8, gpt-oss
+ * mxfp4): that is the file's, and the same model is trained from it. Other methods are somebody's quantised copy. */
 static void refuse_quantised(struct dtp_hf_reader *reader)
 {
-    if (dtp_hf_value(reader, "quantization_config"))
+    if (dtp_hf_value(reader, "quantization_config") && !dtp_hf_stored_as(reader))
         dtp_hf_refuse(reader, "quantization_config",
-                      "makes this a quantised model, whose fine-tuning is not modelled; take it out to predict full "
-                      "training of the same shape");
+                      "makes this a quantised copy; take it out to plan the same shape: full training, or with --lora "
+                      "16 --base nf4 (int8, int4, fp8) adapters beside frozen weights so kept");
 }
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */

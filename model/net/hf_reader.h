@@ -41,6 +41,9 @@ void dtp_hf_keep_printable(char *text);
 /* The name of the shape in the file at `path`: of the hub's repository, the file, its folder, or its `type`. */
 void dtp_hf_name_after(const char *path, const char *type, char *out, size_t bytes);
 
+/* "fp8" or "mxfp4" where quantization_config says that the published weights are stored so, else NULL; hf_unused.c. */
+const char *dtp_hf_stored_as(struct dtp_hf_reader *reader);
+
 /* "attention_dropout 0.1, torch_dtype float16": keys that change what training costs or learns, and nothing of what is
  * predicted of `transformer` or done by our executor, where they say something; hf_unused.c. */
 void dtp_hf_list_unused(struct dtp_hf_reader *reader, const struct dtp_transformer *transformer, char *out,

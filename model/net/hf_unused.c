@@ -1,4 +1,5 @@
 /* What a config.json says that neither a prediction nor our executor uses. */
+#include "base/append.h"
 #include "net/hf_reader.h"
 
 #include <stdio.h>
@@ -6,6 +7,7 @@
 
 #define SCORE_WIDTH "query_pre_attn_scalar"
 #define NEXT_LAYERS "num_nextn_predict_layers"
+#define STORED_AS "quantization_config"
 
 /* Keys that change what training costs or learns, where they say something, but neither what is predicted of it nor
  * what our executor does. */
@@ -36,6 +38,16 @@ static bool says_something(const json_t *value)
     return json_is_true(value) || (json_is_string(value) && *json_string_value(value));
 }
 
+const char *dtp_hf_stored_as(struct dtp_hf_reader *reader)
+{
+    static const char *const formats[] = {"fp8", "mxfp4"};
+    const char *method = json_string_value(json_object_get(dtp_hf_value(reader, STORED_AS), "quant_method"));
+    for (size_t i = 0; method && i < sizeof formats / sizeof *formats; i++)
+        if (!strcmp(method, formats[i]))
+            return formats[i];
+    return NULL;
+}
+
 void dtp_hf_list_unused(struct dtp_hf_reader *reader, const struct dtp_transformer *transformer, char *out,
                         size_t bytes)
 {
@@ -58,5 +70,7 @@ void dtp_hf_list_unused(struct dtp_hf_reader *reader, const struct dtp_transform
                                  (int)strcspn(unused_keys[i], "|"), unused_keys[i], text,
                                  !strcmp(unused_keys[i], NEXT_LAYERS) ? " (mtp_layers trains them)" : "");
     }
+    if (dtp_hf_stored_as(reader))
+        dtp_append_part(out, bytes, ", ", STORED_AS " %s (how weights are stored)", dtp_hf_stored_as(reader));
     dtp_hf_keep_printable(out);
 }

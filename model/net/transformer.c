@@ -299,7 +299,7 @@ struct dtp_transformer dtp_transformer_told(const struct dtp_transformer *transf
 static void count_ahead(const struct dtp_transformer *t, struct dtp_parameter_count *count)
 {
     bool experts = t->ahead_layers && dtp_transformer_layer_has_experts(t, t->layers - 1);
-    uint64_t layer = experts ? count->expert_block : count->block, projection = 2 * t->hidden * t->hidden;
+    uint64_t layer = experts ? count->expert_block : count->block, projection = dtp_transformer_ahead_elements(t);
     count->ahead = t->ahead_layers * (projection + DTP_AHEAD_NORMS * count_norm(t, t->hidden));
     count->mtp = t->ahead_layers * layer + count->ahead;
     count->total += count->ahead;

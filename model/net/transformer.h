@@ -100,6 +100,7 @@ struct dtp_transformer {
      * the model's embedding, and what the model's last layer made. Behind it a norm, then the model's head once more
      * with a loss of its own. */
     uint64_t mtp_layers;   /* how many; as a model is told they are none of `layers` */
+    uint32_t ahead_ranks;  /* of a slice: tensor parallel ranks that divide the projections' rows; else 0 */
     uint64_t ahead_layers; /* as it is trained (dtp_transformer_trained): of `layers`, the last so many; else 0 */
 };
 
@@ -120,6 +121,15 @@ struct dtp_parameter_count {
                       * not) */
 };
 
+/* Elements of such a module's projection that a rank has: all, or its rows. */
+static inline uint64_t dtp_transformer_ahead_rows(const struct dtp_transformer *t)
+{
+    return t->ahead_ranks > 1 ? (t->hidden + t->ahead_ranks - 1) / t->ahead_ranks : t->hidden;
+}
+static inline uint64_t dtp_transformer_ahead_elements(const struct dtp_transformer *t)
+{
+    return 2 * t->hidden * dtp_transformer_ahead_rows(t);
+}
 #define DTP_AHEAD_NORMS                                                                                                \
     3 /* of a module that predicts further ahead: of both sides of its projection, of its result                       \
        */

@@ -40,8 +40,10 @@ void dtp_plan_derive_adapters(struct dtp_resolver *r)
 static void check_runtime(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    if (!p->runtime->adapters)
+    if (!p->runtime->adapters) { /* whose defaults the rules below would refuse as well */
         dtp_plan_refuse(r, "lora", "is not modelled under runtime %s; use runtime torch", p->runtime->name);
+        return;
+    }
     if (p->tp > 1 || p->pp > 1 || p->cp > 1)
         dtp_plan_refuse(r,
                         p->tp > 1   ? "tp"
@@ -115,6 +117,37 @@ static void check_formats(struct dtp_resolver *r)
         dtp_plan_refuse(r, "lora_dropout", "is %g; it must be at least 0 and below 1", a->dropout);
 }
 
+/* What is counted (lower_wide_norms.c): chains of RMSNorm before both branches, RoPE, a flash core, bf16 autocast. */
+static void check_prepared(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_transformer *t = r->transformer;
+    const char *what = "with prepare_kbit is not modelled";
+    if (!p->adapters.prepare_kbit)
+        return;
+    if (p->strategy != DTP_DDP)
+        dtp_plan_refuse(r, "prepare_kbit",
+                        "is not what TRL does where FSDP shards packed weights; leave it out, or use "
+                        "strategy ddp");
+    if (!p->precision.autocast || p->precision.compute != DTP_BF16)
+        dtp_plan_refuse(r, "prepare_kbit",
+                        "is modelled with bf16 autocast; use precision bf16-mixed with lora_dtype "
+                        "fp32, or leave it out");
+    if (p->adapters.dora || p->adapters.train_ends)
+        dtp_plan_refuse(r, p->adapters.dora ? "dora" : "train_ends", "%s; leave it out", what);
+    if (p->fast_kernels)
+        dtp_plan_refuse(r, "fast_kernels", "%s; leave it out", what);
+    if (p->attention == DTP_ATTENTION_MATH)
+        dtp_plan_refuse(r, "attention", "math %s; use flash", what);
+    if (t->norm != DTP_RMS_NORM || t->norm_without_weight || t->qk_norm || t->parallel_block || t->embedding_norm ||
+        !t->final_norm)
+        dtp_plan_refuse(r, "prepare_kbit",
+                        "is modelled of RMSNorms with weights before attention, before the MLP and before the head "
+                        "alone; leave it out");
+    if (t->position != DTP_POSITION_ROPE || t->attention_sinks)
+        dtp_plan_refuse(r, "prepare_kbit", "is modelled of attention with RoPE and without sinks; leave it out");
+}
+
 /* torchao asks for whole blocks of 64 and of 256 of these (NF4Tensor.double_quantize_scalers). */
 #define NF4_WHOLE 16384u
 
@@ -167,5 +200,6 @@ void dtp_plan_check_adapters(struct dtp_resolver *r)
         check_matrices(r);
     check_runtime(r);
     check_dora(r);
+    check_prepared(r);
     check_formats(r);
 }

@@ -29,6 +29,26 @@ bool dtp_plan_widens_adapters(const struct dtp_plan *plan)
     return dtp_plan_casts_to_adapters(plan) && !plan->precision.autocast;
 }
 
+bool dtp_plan_widens_norms(const struct dtp_plan *plan)
+{
+    return plan->adapters.rank && plan->adapters.prepare_kbit;
+}
+
+bool dtp_plan_widens_ends(const struct dtp_plan *plan)
+{
+    return dtp_plan_widens_norms(plan) && plan->adapters.fp32_ends;
+}
+
+unsigned dtp_plan_stream_bytes(const struct dtp_plan *plan)
+{
+    return dtp_plan_autocast(plan) || dtp_plan_widens_norms(plan) ? 4 : dtp_plan_compute_bytes(plan);
+}
+
+unsigned dtp_plan_result_bytes(const struct dtp_plan *plan)
+{
+    return dtp_plan_widens_norms(plan) ? 4 : dtp_plan_compute_bytes(plan);
+}
+
 enum dtp_dtype dtp_plan_adapter_dtype(const struct dtp_plan *plan)
 {
     return dtp_plan_widens_adapters(plan) ? DTP_FP32 : plan->precision.compute;
@@ -170,11 +190,23 @@ void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kin
     }
 }
 
-uint64_t dtp_plan_trained_ends(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+/* Elements of norms and biases of the whole model. */
+static uint64_t vectors_of(const struct dtp_transformer *t, const struct dtp_layer_kind *kind)
+{
+    uint64_t norms = (t->final_norm ? 1u : 0) + (t->embedding_norm ? 1u : 0);
+    return t->layers * dtp_layer_vector_elements(kind) + norms * dtp_transformer_norm_vectors(t) * t->hidden +
+           (t->head_bias ? t->vocab : 0);
+}
+
+static uint64_t ends_of(const struct dtp_transformer *transformer)
 {
     const struct dtp_parameter_count count = dtp_transformer_count(transformer);
-    return plan->adapters.train_ends ? count.embedding + count.position + (transformer->tied_head ? 0 : count.embedding)
-                                     : 0;
+    return count.embedding + count.position + (transformer->tied_head ? 0 : count.embedding);
+}
+
+uint64_t dtp_plan_trained_ends(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return plan->adapters.train_ends ? ends_of(transformer) : 0;
 }
 
 void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
@@ -202,6 +234,10 @@ void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dt
     out->trained = out->adapters + ends;
     out->frozen = count.total - (dtp_plan_layers(plan)->copies_trained ? 0 : ends);
     out->frozen_bytes = transformer->layers * packed + params * (out->frozen - transformer->layers * matrices);
+    if (dtp_plan_widens_norms(plan))
+        out->frozen_bytes += (4 - params) * vectors_of(transformer, &kind);
+    if (dtp_plan_widens_ends(plan))
+        out->frozen_bytes += (4 - params) * ends_of(transformer);
 }
 
 double dtp_plan_model_flops_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan)

@@ -64,6 +64,8 @@ struct dtp_adapter_choice {
     double alpha;        /* B A x is multiplied by alpha / rank; 0: by 1 */
     bool dora;           /* a magnitude of each output is trained as well */
     bool gptq_operators; /* int4 is unpacked by operators, once for forward and backward */
+    bool prepare_kbit;   /* norms and biases are fp32, and so is what reads them (dtp_plan_widens_norms) */
+    bool fp32_ends;      /* embedding and head are, too: nobody makes them bf16 again */
     bool train_ends;     /* embedding and head are trained as well (modules_to_save of peft) */
     bool picks_strategy; /* nobody gave one: dtp_plan_picks_ddp */
 };
@@ -80,6 +82,16 @@ bool dtp_plan_widens_adapters(const struct dtp_plan *plan);
 /* What adapters compute in, and bytes of an element of that. */
 enum dtp_dtype dtp_plan_adapter_dtype(const struct dtp_plan *plan);
 unsigned dtp_plan_adapter_bytes(const struct dtp_plan *plan);
+/* prepare_model_for_kbit_training makes what is not packed fp32, and TRL embedding and head bf16 again: a norm's result
+ * is fp32, of which bitsandbytes' linears read a cast and return one, so that q, k, v, all of an MLP and the residual
+ * stream behind the first sum are fp32; attention reads casts, and its result and its projection's are in 16 bits. */
+bool dtp_plan_widens_norms(const struct dtp_plan *plan);
+/* Embedding and head stay fp32: so is all of the residual stream, and autocast casts the head's weight, which is frozen
+ * and so not cached, in every micro-step; its matmul keeps that for backward. */
+bool dtp_plan_widens_ends(const struct dtp_plan *plan);
+/* Bytes of an element of the residual stream, and of what matrices return that read a norm's result. */
+unsigned dtp_plan_stream_bytes(const struct dtp_plan *plan);
+unsigned dtp_plan_result_bytes(const struct dtp_plan *plan);
 /* The result of a packed matrix is copied before the adapter's is added to it. */
 bool dtp_plan_defends_results(const struct dtp_plan *plan);
 /* Which matrices of the kind are frozen, and the ranks beside them. */

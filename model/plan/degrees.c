@@ -9,7 +9,8 @@ struct dtp_schedule_shape dtp_plan_schedule(const struct dtp_plan *plan)
                                        .micro_batches = plan->accumulate,
                                        .chunks = plan->virtual_stages > 1 ? plan->virtual_stages : 0,
                                        .group = dtp_plan_interleaves(plan) ? plan->microbatch_group : 0,
-                                       .whole_first_stage = plan->runtime->holds_passes};
+                                       .whole_first_stage = plan->runtime->holds_passes,
+                                       .times = plan->pass_times};
 }
 
 uint32_t dtp_plan_stage_count(const struct dtp_plan *plan)

@@ -89,8 +89,10 @@ static void check_ahead(struct dtp_resolver *r)
     if (t->mtp_layers > 1)
         dtp_plan_refuse(r, "mtp_layers", "is %" PRIu64 ", and more than one is not modelled; use 1, or 0",
                         t->mtp_layers);
-    if (p->tp > 1 || p->cp > 1)
-        dtp_plan_refuse(r, p->tp > 1 ? "tp" : "cp", "with mtp_layers is not modelled yet; use 1");
+    if (p->cp > 1)
+        dtp_plan_refuse(r, "cp", "with mtp_layers is not modelled yet; use 1");
+    if (p->tp > 1 && !p->sequence_parallel)
+        dtp_plan_refuse(r, "sequence_parallel", "off with mtp_layers and tp is not modelled; leave it out, or tp");
     if (p->checkpointing != DTP_CHECKPOINT_NONE)
         dtp_plan_refuse(r, "checkpointing", "with mtp_layers is not modelled; use recompute_modules, or none");
     if (dtp_plan_adapts(p))

@@ -65,7 +65,9 @@ static bool trains(const struct dtp_layer_kind *kind, const struct dtp_layer_ope
 static bool keeps_input(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
                         const struct dtp_layer_operator *op)
 {
-    const bool reads = plan->adapters.dropout <= 0 && !dtp_plan_widens_adapters(plan);
+    const uint64_t narrow = BIT(CORE) | BIT(CORE_COPY);
+    const bool casts = dtp_plan_widens_adapters(plan) || (dtp_plan_widens_norms(plan) && !(op->reads & narrow));
+    const bool reads = plan->adapters.dropout <= 0 && !casts;
     for (int i = 0; i < kind->matrices; i++)
         if (op->makes & UINT64_C(1) << kind->matrix[i].result &&
             (!kind->matrix[i].frozen || (kind->matrix[i].rank && reads)))
@@ -126,6 +128,9 @@ static struct pass list_operators(struct dtp_layer_tensors *out, const struct dt
     }
     return pass;
 }
+
+/* What attention reads, makes and is projected to, which stays in the compute dtype beside fp32 norms. */
+static const uint64_t around_core = BIT(Q) | BIT(K) | BIT(V) | BIT(CORE) | BIT(CORE_COPY) | BIT(MIDDLE);
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
@@ -218,11 +223,10 @@ static void arriving_bytes(struct dtp_layer_tensors *out, enum dtp_layer_tensor 
 
 static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *plan, uint64_t made)
 {
-    const uint64_t compute = dtp_plan_compute_bytes(plan);
-    const uint64_t element[DTP_LAYER_ELEMENT_COUNT] = {[DTP_LAYER_ELEMENT_STREAM] =
-                                                           dtp_plan_autocast(plan) ? 4 : compute,
-                                                       [DTP_LAYER_ELEMENT_COMPUTE] = compute,
-                                                       [DTP_LAYER_ELEMENT_KEPT_INPUT] = compute,
+    const uint64_t compute = dtp_plan_compute_bytes(plan), result = dtp_plan_result_bytes(plan);
+    const uint64_t element[DTP_LAYER_ELEMENT_COUNT] = {[DTP_LAYER_ELEMENT_STREAM] = dtp_plan_stream_bytes(plan),
+                                                       [DTP_LAYER_ELEMENT_COMPUTE] = result,
+                                                       [DTP_LAYER_ELEMENT_KEPT_INPUT] = result,
                                                        [DTP_LAYER_ELEMENT_FP32] = 4,
                                                        [DTP_LAYER_ELEMENT_MASK] = 1};
     const bool keeps_fp8 = dtp_plan_keeps_fp8(plan);
@@ -232,6 +236,8 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
     for (uint64_t left = made; left; left &= left - 1) {
         enum dtp_layer_tensor tensor = dtp_layer_first(left);
         out->bytes[tensor] = width[tensor] * element[dtp_layer_tensor_element(tensor)];
+        if (result != compute && around_core & UINT64_C(1) << tensor)
+            out->bytes[tensor] = width[tensor] * compute;
     }
     for (uint64_t left = keeps_fp8 ? made : 0; left; left &= left - 1) {
         enum dtp_layer_tensor tensor = dtp_layer_first(left);
@@ -264,7 +270,7 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
 /* What a chain of operators saves of the norm's rows, as one tensor. */
 static void count_chains(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
 {
-    if (!out->kind.chains_norms || dtp_plan_autocast(plan))
+    if (!out->kind.chains_norms || dtp_plan_stream_bytes(plan) > dtp_plan_compute_bytes(plan))
         return;
     uint64_t bytes = dtp_norm_chain_of(plan, !out->kind.adapted).saved * out->kind.hidden;
     for (int i = 0; i < out->operators; i++)
@@ -297,7 +303,7 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
     if (out->gathered_ranks)
         habits.made |= BIT(KV_ALL), habits.saved |= BIT(KV_ALL);
     bool wide = dtp_plan_autocast(plan) && !out->fused;
-    for (int i = 0; out->kind.chains_norms && i < out->operators; i++)
+    for (int i = 0; out->kind.chains_norms && !dtp_plan_widens_norms(plan) && i < out->operators; i++)
         if (dtp_layer_tensors_chain(out, &out->op[i])) { /* they save a copy, and of a narrow stream not the rows */
             habits.made |= dtp_layer_wide_of(dtp_layer_first(out->op[i].makes));
             habits.saved |= !wide || !out->kind.adapted ? dtp_layer_wide_of(dtp_layer_first(out->op[i].makes)) : 0;

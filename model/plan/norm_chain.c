@@ -14,7 +14,7 @@ bool dtp_plan_chains_norms(const struct dtp_transformer *transformer, const stru
  */
 struct dtp_norm_chain dtp_norm_chain_of(const struct dtp_plan *plan, bool trained)
 {
-    bool wide = dtp_plan_autocast(plan);
+    bool wide = dtp_plan_stream_bytes(plan) > dtp_plan_compute_bytes(plan);
     double c = wide ? 4 : dtp_plan_compute_bytes(plan), casts = wide ? 0 : 2 * (4 + c);
     double casts_up = wide ? 0 : 1;
     struct dtp_norm_chain chain = {.forward = casts + 20 + 2 * c,

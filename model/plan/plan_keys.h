@@ -55,7 +55,8 @@
     X(MEGATRON_LAYERS, p->runtime->overlap_grad_reduce || p->deepspeed.megatron_layers,                                \
       "Megatron's layers: runtime megatron, or deepspeed with megatron_layers")                                        \
     X(ZERO_BUBBLE, p->runtime->validates &&dtp_plan_splits_backward(p),                                                \
-      "zero bubble schedules (zb-h1, zb-h2, zb-v, v-half, v-min, zb-interleaved) under runtime megatron")              \
+      "zero bubble schedules (zb-h1, zb-h2, zb-1p, zb-2p, zb-v, v-half, v-min, zb-interleaved) under runtime "         \
+      "megatron")                                                                                                      \
     X(DEEPSPEED, p->runtime->overlap_comm, "runtime deepspeed")                                                        \
     X(ZERO1, p->runtime->overlap_comm && p->strategy == DTP_ZERO1, "zero1 under runtime deepspeed")                    \
     X(ULYSSES, p->runtime->overlap_comm && p->cp > 1, "context parallelism (cp above 1) under runtime deepspeed")      \
@@ -64,6 +65,11 @@
     X(LAUNCHED, !p->runtime->executed, "runtimes whose kernels PyTorch launches, which all but dtplan are")            \
     X(CHAINS, dtp_plan_layers(p)->chains_norms, "runtime peft, or deepspeed with transformers_layers")                 \
     X(ADAPTERS, p->adapters.rank, "adapters (lora)")                                                                   \
+    X(BITSANDBYTES,                                                                                                    \
+      p->adapters.rank && p->runtime->bitsandbytes &&                                                                  \
+          (p->adapters.base == DTP_BASE_NF4 || p->adapters.base == DTP_BASE_NF4_DOUBLE),                               \
+      "adapters (lora) on base nf4 or nf4-double under runtime peft")                                                  \
+    X(PREPARED, p->adapters.rank && p->adapters.prepare_kbit, "prepare_kbit")                                          \
     X(INT4, p->adapters.rank && p->adapters.base == DTP_BASE_INT4, "adapters (lora) on base int4")                     \
     X(EXECUTOR, p->runtime->executed, "runtime dtplan")                                                                \
     X(EXECUTOR_NORM, p->runtime->executed && !p->executor.update_in_backward,                                          \

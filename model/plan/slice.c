@@ -20,6 +20,7 @@ struct dtp_transformer dtp_plan_slice(const struct dtp_transformer *transformer,
     slice.heads = dtp_part_of(transformer->heads, plan->tp);
     slice.kv_heads = dtp_part_of(transformer->kv_heads, plan->tp);
     slice.ffn = dtp_part_of(transformer->ffn, plan->tp);
+    slice.ahead_ranks = plan->tp;
     if (transformer->shared_expert_ffn)
         slice.shared_expert_ffn = dtp_part_of(transformer->shared_expert_ffn, plan->tp);
     slice.vocab = dtp_divide_up(transformer->vocab, dtp_plan_divides_vocab(plan) ? plan->tp : 1);

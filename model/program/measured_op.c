@@ -1,6 +1,7 @@
 #include "program/measured_op.h"
 
 #include "machine/group.h"
+#include "cost/calibration.h"
 #include "cost/cluster_cost.h"
 #include "cost/op_cost.h"
 
@@ -31,6 +32,22 @@ enum dtp_measured_matmul dtp_measured_matmul_of_op(const struct dtp_program *pro
 }
 
 /* Rows of experts say where they go: whoever only simulates their exchange leaves roles empty, and has as many each. */
+double dtp_op_power(const struct dtp_program *program, const struct dtp_gpu *gpu, const struct dtp_op *op)
+{
+    const struct dtp_demand *d = op->demand;
+    switch (dtp_op_kind_class(op->kind)) {
+    case DTP_CLASS_MATMUL: {
+        bool of_weights = dtp_measured_matmul_of_weights(dtp_measured_matmul_of_op(program, op));
+        return dtp_matmul_has_odd_rows(d->dtype, of_weights, d->m, d->n, d->k) ? dtp_calibration.attention_power : 1;
+    }
+    case DTP_CLASS_ATTENTION:
+        return dtp_attention_at_power_limit(gpu, &d->attention, dtp_program_execution(program))
+                   ? dtp_calibration.attention_power
+                   : 0;
+    default: return 0;
+    }
+}
+
 enum dtp_carried dtp_op_carried(const struct dtp_program *program, const struct dtp_op *op)
 {
     const struct dtp_operand *operands = dtp_program_operands(program, op);

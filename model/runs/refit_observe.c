@@ -2,6 +2,7 @@
  * in its spans. */
 #include "base/quantile.h"
 #include "cost/collective_choice.h"
+#include "cost/op_cost.h"
 #include "runs/refit_parts.h"
 #include "program/measured_op.h"
 
@@ -160,6 +161,26 @@ static void look_at_contention(struct observed *o)
     }
 }
 
+/* Where the file has tensor cores' sustained rate, kernels of a step are faster by what it left them of the power. */
+static void sustain(struct observed *o)
+{
+    const struct dtp_refit_run *r = o->run;
+    const struct dtp_cluster *cluster = &r->job->cluster;
+    double drawn_s = 0, begin_s = (double)INFINITY, end_s = 0;
+    if (!cluster->measured || !dtp_measured_sustained(cluster->measured))
+        return;
+    for (size_t i = 0; i < o->op_count; i++)
+        if (was_timed(o, i)) {
+            begin_s = fmin(begin_s, r->start_s[i]);
+            end_s = fmax(end_s, r->end_s[i]);
+            drawn_s += dtp_op_power(r->program, &cluster->gpu, &o->ops[i]) * (r->end_s[i] - r->start_s[i]);
+        }
+    double speedup = dtp_matmul_speedup_of_step(&cluster->gpu, drawn_s, end_s - begin_s);
+    for (size_t i = 0; i < o->op_count; i++)
+        if (dtp_op_power(r->program, &cluster->gpu, &o->ops[i]) > 0)
+            o->in_step_s[i] *= speedup;
+}
+
 /* Copies, host AdamW and collectives are alone where each is timed alone. A collective also waits for ranks that come
  * later, there or in the step: the shorter time has less of that. */
 static void look_at_others(struct observed *o)
@@ -266,6 +287,7 @@ enum dtp_status dtp_refit_add(struct dtp_refit *refit, const struct dtp_refit_ru
     if (done) {
         look_at_kernels(&o, ratios);
         look_at_contention(&o);
+        sustain(&o);
         look_at_others(&o);
         done = add_shapes(&o) && add_rest(&o);
     }

@@ -258,6 +258,8 @@ static void write_adapters(struct writer *w)
     /* fms-acceleration's plugin packs scales of bitsandbytes' 4 bits (framework_plugin_bnb.py) */
     if (*base)
         set_text(w, "base", strstr(run->notes, "peft-bnb") ? "nf4-double" : base);
+    if (strstr(run->notes, "prepare_model_for_kbit_training"))
+        set_switch(w, "prepare_kbit", true);
 }
 
 /* ---- recipes of precision -------------------------------------------------------------------------------------- */

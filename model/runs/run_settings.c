@@ -244,8 +244,6 @@ static const char *schedule_word(const char *text)
 {
     static const char *const others[][2] = {{"interleaved_1f1b", "interleaved"},
                                             {"Interleaved1F1B", "interleaved"},
-                                            {"zb1p", "zb-h1"},
-                                            {"zb2p", "zb-h2"},
                                             {"zbv", "zb-v"},
                                             {"ZBVZeroBubble", "zb-v"},
                                             {"InterleavedZeroBubble", "zb-interleaved"}};
@@ -275,7 +273,7 @@ static void write_pipeline(struct writer *w)
     char schedule[32];
     set_count(w, "pp", run->pp);
     bool split = strncmp(schedule_word(run->schedule), "zb", 2) == 0;
-    if (split && strstr(run->notes, "optimizer post-validation"))
+    if (split && strstr(run->notes, "optimizer post-validation") && !strstr(run->notes, "instead of post-validation"))
         set_switch(w, "post_validation", true);
     if (w->framework->counts_ends || strstr(run->notes, "first and last stage have one layer less"))
         set(w, "stages", "counted");

@@ -48,8 +48,8 @@ enum dtp_status dtp_plan_resolve_from(struct dtp_plan *plan, const struct dtp_tr
                                       const struct dtp_cluster *cluster, const struct dtp_plan_source *source,
                                       struct dtp_faults *faults);
 
-/* Inside of dtp_plan_resolve: stages that are to be cut best become a layout, of a plan of which nothing was refused
- * (cut_stages.c). */
+/* Inside of dtp_plan_resolve: stages that are to be cut best become a layout, and a schedule that is searched gets the
+ * times that it is searched by, of a plan of which nothing was refused (cut_stages.c). */
 void dtp_plan_cut_stages(struct dtp_resolver *resolver);
 
 #endif

@@ -103,6 +103,11 @@ static void join_first_stage(struct dtp_schedule *schedule)
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
+uint32_t dtp_schedule_limit(const struct dtp_schedule_shape *shape)
+{
+    return shape->kind == DTP_SCHEDULE_ZB_1P ? shape->ranks : shape->kind == DTP_SCHEDULE_ZB_2P ? 2 * shape->ranks : 0;
+}
+
 enum dtp_status dtp_schedule_create(const struct dtp_schedule_shape *shape, struct dtp_schedule *out,
                                     struct dtp_faults *faults)
 {
@@ -118,16 +123,21 @@ enum dtp_status dtp_schedule_create(const struct dtp_schedule_shape *shape, stru
     out->stages = s->ranks * s->chunks / lines;
     out->first = malloc((s->ranks + 1) * sizeof *out->first);
     out->passes = malloc(s->ranks * most_of_rank * sizeof *out->passes);
-    if (!out->first || !out->passes) {
+    bool searched = dtp_schedule_limit(s) > 0;
+    uint8_t *found = searched ? dtp_search_passes(s) : NULL;
+    if (!out->first || !out->passes || (searched && !found)) {
+        free(found);
         dtp_schedule_destroy(out);
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     }
     out->first[0] = 0;
     for (uint32_t rank = 0; rank < s->ranks; rank++) {
-        struct dtp_pass_list list = {.shape = s, .rank = rank, .passes = out->passes + out->first[rank]};
+        struct dtp_pass_list list = {
+            .shape = s, .rank = rank, .found = found, .passes = out->passes + out->first[rank]};
         generators[s->kind](&list);
         out->first[rank + 1] = out->first[rank] + (uint32_t)list.count;
     }
+    free(found);
     if (s->whole_first_stage)
         join_first_stage(out);
     return DTP_OK;

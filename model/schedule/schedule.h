@@ -42,6 +42,14 @@ const struct dtp_schedule_row *dtp_schedule_row(enum dtp_schedule_kind kind);
 /* False: there is no such schedule. */
 bool dtp_schedule_parse(const char *word, enum dtp_schedule_kind *out);
 
+/* What a schedule that is searched is searched by: of one micro-batch on a rank, the same on all, in any unit. All 0:
+ * 1, 1, 1 and no transfer. */
+struct dtp_pass_times {
+    double forward_s, backward_s, weight_s; /* F, B, W */
+    double send_s;                          /* of a transfer between two ranks */
+    double freed; /* of what F keeps, the share that goes with B, 0 to 1; the rest stays for W */
+};
+
 /* What is asked for. */
 struct dtp_schedule_shape {
     enum dtp_schedule_kind kind;
@@ -52,7 +60,11 @@ struct dtp_schedule_shape {
                                (Megatron's microbatch_group_size_per_vp_stage); 0: ranks */
     bool whole_first_stage; /* of the first stage, for the gradient of whose input nobody waits, backward is not split:
                                it runs where its W stands (torch.distributed.pipelining) */
+    struct dtp_pass_times times; /* of schedules that are searched; others do not read it */
 };
+/* In micro-batches between F and W, what a rank of a schedule that is searched may keep at most; 0: it is not searched.
+ */
+uint32_t dtp_schedule_limit(const struct dtp_schedule_shape *shape);
 
 /* Fills in chunks and group. DTP_BAD_INPUT: a combination that the schedule does not know, each fault with the rule and
  * the nearest valid choice. */

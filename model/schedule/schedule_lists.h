@@ -8,6 +8,7 @@
 struct dtp_pass_list {
     const struct dtp_schedule_shape *shape;
     uint32_t rank;
+    const uint8_t *found;    /* of a schedule that is searched: dtp_search_passes */
     struct dtp_pass *passes; /* room for three passes of each micro-batch and chunk */
     size_t count;
 };
@@ -28,6 +29,10 @@ static inline void dtp_pass_add_interleaved(struct dtp_pass_list *list, enum dtp
     uint32_t chunk = i % of_group / in_group, micro_batch = start + i % of_group % in_group;
     dtp_pass_add(list, kind, kind == DTP_PASS_FORWARD ? chunk : s->chunks - 1 - chunk, micro_batch);
 }
+
+/* The kinds of all ranks' passes in order, 3 m of each rank: 0 F, 1 B, 2 W, micro-batches one after the other. Some 0.2
+ * us a pass. Caller frees; NULL: no memory. */
+uint8_t *dtp_search_passes(const struct dtp_schedule_shape *shape);
 
 /* Each writes the list of list->rank; the shape is valid. */
 #define DTP_SCHEDULE(suffix, generator, ...) void dtp_list_##generator(struct dtp_pass_list *list);

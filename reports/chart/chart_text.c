@@ -44,10 +44,10 @@ bool dtp_chart_is_area(enum dtp_chart chart)
            chart == DTP_CHART_STEP;
 }
 
-/* A table is a user's: what is no size is none. */
+/* A table is a user's: what is no size is none. Nothing is beyond 1e60, and no sum or ratio of less overflows. */
 static double size_or_zero(double value)
 {
-    return isfinite(value) && value > 0 ? value : 0;
+    return value > 1e-60 && value < 1e60 ? value : 0;
 }
 
 static double figure(const struct dtp_table *table, size_t row, const char *column)
@@ -184,7 +184,8 @@ static void print_bar(const struct dtp_chart_row *row, struct legend *legend, do
     for (int cell = 0; cell < cells; cell++)
         line[cell] = letter_of(legend, sizes, whole * cell / cells, whole * (cell + 1) / cells);
     line[cells] = '\0';
-    int end = (int)(all / whole * cells + 0.5) + 1, mark = (int)(size_or_zero(row->value[0]) / whole * cells);
+    int end = (int)(all / whole * cells + 0.5) + 1;
+    int mark = (int)fmin(cells, size_or_zero(row->value[0]) / whole * cells); /* of a step it may be beyond all parts */
     snprintf(number, sizeof number, format, all / divisor);
     bool fits = end + (int)strlen(number) <= cells && (mark < end - 1 || mark > end + (int)strlen(number));
     if (fits)

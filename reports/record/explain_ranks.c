@@ -344,12 +344,24 @@ static double idle_of(struct dtp_schedule_timer *timer, const struct dtp_stage_c
     return (apart ? dtp_schedule_timer_period(timer, &costs) : timing.makespan_s) - busy_s / ranks;
 }
 
+/* By what a schedule was searched: formulas, before anything was simulated. Others: "". */
+static void found_text(const struct dtp_schedule *schedule, char *out, size_t bytes)
+{
+    const struct dtp_pass_times *t = &schedule->shape.times;
+    out[0] = '\0';
+    if (dtp_schedule_limit(&schedule->shape))
+        snprintf(out, bytes,
+                 "; found for F %.4g, B %.4g, W %.4g, sends %.3g ms by formulas, W keeping %.0f %% of what F does",
+                 1e3 * t->forward_s, 1e3 * t->backward_s, 1e3 * t->weight_s, 1e3 * t->send_s, 1e2 * (1 - t->freed));
+}
+
 static void say_bubble(const struct ranked *r, const struct dtp_schedule *schedule, struct dtp_schedule_timer *timer,
                        struct dtp_stage_cost *costs, struct dtp_stage_cost *equal)
 {
     const struct dtp_schedule_row *row = dtp_schedule_row(schedule->shape.kind);
     struct dtp_stage_cost mean = {0};
     uint32_t ranks = r->stages->rank_count, stages = schedule->stages;
+    char found[160];
     double idle_s = 0, chunks = row->placement == DTP_CHUNKS_TWO_WAY ? 1 : schedule->shape.chunks;
     for (uint32_t i = 0; i < ranks; i++)
         idle_s += dtp_pipeline_idle_s(&r->stages->ranks[i]) / ranks;
@@ -358,6 +370,7 @@ static void say_bubble(const struct ranked *r, const struct dtp_schedule *schedu
         mean.backward_s += costs[i].backward_s / stages;
         mean.weight_s += costs[i].weight_s / stages;
     }
+    found_text(schedule, found, sizeof found);
     for (uint32_t i = 0; i < stages; i++)
         equal[i] = mean;
     bool apart = plan_of(r)->post_validation;
@@ -366,9 +379,9 @@ static void say_bubble(const struct ranked *r, const struct dtp_schedule *schedu
     dtp_explain_source(r->e, row->source);
     dtp_explain_term(r->e, "fill and drain of equal stages",
                      apart ? "what consecutive steps leave, for none waits for the norm of all" : row->bubble, even_s,
-                     "p = %u, m = %u; F %.4g, B%s %.4g%s ms", ranks, schedule->shape.micro_batches,
+                     "p = %u, m = %u; F %.4g, B%s %.4g%s ms%s", ranks, schedule->shape.micro_batches,
                      1e3 * chunks * mean.forward_s, mean.weight_s > 0 ? ", W" : "+W", 1e3 * chunks * mean.backward_s,
-                     mean.weight_s > 0 ? " and W apart" : "");
+                     mean.weight_s > 0 ? " and W apart" : "", found);
     dtp_explain_term(r->e, "stages that are not equal", "the schedule with what each takes, less that",
                      uneven_s - even_s, "%.4g - %.4g ms", 1e3 * uneven_s, 1e3 * even_s);
     dtp_explain_term(r->e, "beyond the schedule", "sends between stages, launches, the end of a step",

@@ -100,7 +100,12 @@ static enum dtp_status make_case(const struct dtp_schedule_question *q, struct d
                                        .ranks = q->ranks,
                                        .micro_batches = q->micro_batches,
                                        .chunks = loops ? q->chunks : 0,
-                                       .group = loops ? q->group : 0};
+                                       .group = loops ? q->group : 0,
+                                       .times = {.forward_s = q->forward_s,
+                                                 .backward_s = q->backward_s,
+                                                 .weight_s = q->weight_s,
+                                                 .send_s = q->send_s,
+                                                 .freed = 1 - q->kept_for_weights}};
     enum dtp_status status = dtp_schedule_create(&shape, &c->schedule, faults);
     if (status == DTP_OK)
         status = make_timer(q, c, faults);

@@ -24,7 +24,8 @@ struct dtp_schedule_question {
     uint32_t ranks, micro_batches, chunks, group; /* as in dtp_schedule_shape; chunks and group of interleaved alone */
     double forward_s, backward_s, weight_s;       /* of one micro-batch on one rank */
     double send_s;                                /* of a transfer between two ranks */
-    double pair_fraction;                         /* what a pair takes over its two passes */
+    double kept_for_weights; /* of what F keeps, the share that stays for W; what is searched is searched by it */
+    double pair_fraction;    /* what a pair takes over its two passes */
     enum dtp_send send;
     const enum dtp_schedule_kind *kinds;
     size_t kind_count;

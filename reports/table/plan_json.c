@@ -215,6 +215,8 @@ static json_t *time_object(const struct dtp_time *t)
     json_object_set_new(object, "communication_s", dtp_json_real(t->communication_s));
     json_object_set_new(object, "offload_s", dtp_json_real(t->offload_s));
     json_object_set_new(object, "host_launch_s", dtp_json_real(t->host_launch_s));
+    json_object_set_new(object, "launch_wait_s", dtp_json_real(t->launch_wait_s));
+    json_object_set_new(object, "beside_s", dtp_json_real(t->beside_s));
     json_object_set_new(object, "matmul_s", dtp_json_real(t->matmul_s));
     json_object_set_new(object, "attention_s", dtp_json_real(t->attention_s));
     json_object_set_new(object, "memory_bound_s", dtp_json_real(t->memory_bound_s));

@@ -298,7 +298,11 @@ static void print_trained(const struct dtp_job *job, const struct dtp_page *page
     dtp_plan_trained(&job->transformer, &job->plan, &count);
     dtp_targets_text(a->targets, targets);
     bool packed = a->base != DTP_BASE_NONE;
-    const char *params = dtp_dtype_text(job->plan.precision.params);
+    const char *params = dtp_dtype_text(job->plan.precision.params), *rest = packed ? ", the rest in " : "";
+    if (dtp_plan_widens_ends(&job->plan))
+        params = dtp_dtype_text(DTP_FP32);
+    else if (dtp_plan_widens_norms(&job->plan))
+        rest = ", norms and biases in fp32, the rest in ";
     snprintf(
         line, sizeof line,
         "%s parameters, %.2g %% of all: adapters (LoRA) of rank %u on %s%s, in %s%s; %s are frozen, %.2f GiB: %s%s%s%s",
@@ -308,7 +312,7 @@ static void print_trained(const struct dtp_job *job, const struct dtp_page *page
         a->targets == DTP_TARGETS_ATTENTION ? "'s linears" : "", dtp_dtype_text(a->dtype),
         a->train_ends ? ", with embedding and head" : "", dtp_page_grouped(count.frozen, frozen, sizeof frozen),
         (double)count.frozen_bytes / (double)(1 << 30), packed ? "the layers' matrices in " : "in ",
-        packed ? dtp_base_text(a->base) : params, packed ? ", the rest in " : "", packed ? params : "");
+        packed ? dtp_base_text(a->base) : params, rest, packed ? params : "");
     print_label(page, "trains");
     dtp_page_wrap(page, 9, 9, line);
 }

@@ -15,6 +15,7 @@
 #define BAR_STARTS 46 /* behind label, figure and unit */
 #define BAR_WORDS 10  /* what stands behind a bar: "  42.2 %" */
 #define GAUGE_COLUMNS 26
+#define SHOWN_PART 1e-3 /* of forward and backward: less of it beside its kernels is not worth a word */
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
 
@@ -215,12 +216,19 @@ static void print_seconds(const struct dtp_page *page, const char *label, double
 static void print_compute_words(const struct dtp_time *t, const struct dtp_page *page, struct dtp_unit unit)
 {
     int digits = unit.divisor < 1 ? 1 : 3;
-    char line[300], recompute[64] = "";
+    char line[300], recompute[64] = "", wait[128] = "";
+    const struct {
+        const char *words;
+        double seconds;
+    } others[] = {{"kernels of other streams", t->beside_s}, {"waiting for the host's launches", t->launch_wait_s}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i].seconds >= SHOWN_PART * t->compute_s)
+            dtp_append(wait, sizeof wait, ", %s %.*f", others[i].words, digits, others[i].seconds / unit.divisor);
     if (t->recompute_s > 0)
         snprintf(recompute, sizeof recompute, "; %.*f of it recomputed", digits, t->recompute_s / unit.divisor);
-    snprintf(line, sizeof line, "matmuls %.*f, attention %.*f, memory-bound kernels %.*f, loss %.*f%s", digits,
+    snprintf(line, sizeof line, "matmuls %.*f, attention %.*f, memory-bound kernels %.*f, loss %.*f%s%s", digits,
              t->matmul_s / unit.divisor, digits, t->attention_s / unit.divisor, digits,
-             t->memory_bound_s / unit.divisor, digits, t->loss_s / unit.divisor, recompute);
+             t->memory_bound_s / unit.divisor, digits, t->loss_s / unit.divisor, wait, recompute);
     fputs("    ", page->file);
     dtp_page_ink(page, DTP_INK_DIM);
     dtp_page_wrap(page, 4, 4, line);
@@ -283,8 +291,10 @@ static void print_time(const struct dtp_report *report, const struct dtp_page *p
         snprintf(words, sizeof words, "of %.*f", digits, t->offload_s / unit.divisor);
         print_seconds(page, "exposed offload", t->exposed_offload_s, t->step_s, unit, words);
     }
-    if (t->bubble_s > 0)
+    if (t->bubble_s > 0) {
         print_seconds(page, "pipeline bubble", t->bubble_s, t->step_s, unit, "");
+        dtp_page_print(page, DTP_INK_DIM, "    each of these the mean of the ranks\n");
+    }
     double rest =
         t->step_s - t->compute_s - t->optimizer_s - t->exposed_communication_s - t->exposed_offload_s - t->bubble_s;
     if (rest > 1e-3 * t->step_s)
@@ -426,6 +436,9 @@ static void print_advice(const struct dtp_report *report, const struct dtp_page 
         print_change(report, &advice->changes[i], i == 0 ? 2 : 5, page);
         dtp_page_ink(page, DTP_INK_PLAIN);
     }
+    if (report->simulated && advice->count > 0)
+        dtp_page_print(page, DTP_INK_DIM,
+                       "  by formulas, this plan's figures too; dtplan whatif simulates each change\n");
 }
 
 static const char *verdict_of_neighbour(enum dtp_verdict verdict)

@@ -105,7 +105,8 @@ static void print_step(const struct dtp_simulated *s, const struct dtp_page *pag
     const struct dtp_timeline *t = &s->timeline;
     struct dtp_unit unit = dtp_unit_time(t->step_s);
     char label[64], words[96];
-    dtp_page_heading(page, "STEP TIME", "where each instant of the simulated step went");
+    dtp_page_heading(page, "STEP TIME", "where each instant of the simulated step went%s",
+                     s->set.role_count > 1 ? ", of the rank marked *" : "");
     print_part(s, page, "forward and backward", t->compute_s, "");
     print_slowed(s, page);
     print_if_any(s, page, "optimizer", t->optimizer_s, "");

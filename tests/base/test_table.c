@@ -122,6 +122,8 @@ static void test_bad_headers(void **state)
 {
     (void)state;
     assert_refused("a,,b\n1,2\n", "t.csv:1: column 2 of the header has no name");
+    assert_refused("a;b\n1;2\n", "t.csv:1: columns stand between semicolons; save the table with commas between them");
+    assert_refused("a\tb\n1\t2\n", "t.csv:1: columns stand between tabs; save the table with commas between them");
     assert_refused("#\na,b,a\n1\n", "t.csv:2: column 'a' appears more than once in the header");
     assert_refused("a,b\"\n1\n",
                    "t.csv:1: a quote inside a field (the row begins on line 1); write the field in quotes and the "

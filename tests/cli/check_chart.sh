@@ -144,6 +144,15 @@ for name in '`touch pwned`.png' '$(touch pwned).svg' '|touch pwned.png' "';touch
     "$program" chart scaling scaling.csv "--output=$name" >out 2>err </dev/null || failed "figure $name: $(cat err)"
     is_picture "./$name" || failed "no figure $name"
 done
+# Sizes that no card and no step has: they are none, and no bar is drawn with them.
+{
+    head -n 1 ../strategies.csv
+    sed -n 2p ../strategies.csv | sed -E 's/,[0-9]{4,}/,1e308/g; s/,0\.[0-9]+/,1e-308/g'
+    sed -n 3p ../strategies.csv
+} >beyond.csv
+for kind in strategies step; do
+    expect 0 chart "$kind" beyond.csv
+done
 ! grep -q '<script' ./*.svg || failed "markup of a cell is markup in a figure"
 [[ -z $(find .. -name 'pwned*') ]] || failed "a cell was run as a command"
 exit $((failures > 0))

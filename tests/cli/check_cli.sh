@@ -282,6 +282,17 @@ expect 0 --params 1e9 --gpus 8 --gpu mine --machine pcie-box --catalog mine.csv
 # A model as its hub calls it.
 expect 2 --model meta-llama/Llama-3.1-8B
 says "'Llama-3.1-8B' without a folder is a preset"
+expect 2 --model meta-llama/Llama-2-7b-hf
+says "did you mean 'llama-2-7b'"
+# Advice beside a simulated plan is by formulas, and says so.
+expect 0 --params 1e9 --gpus 8 --gpu h100 --strategy full_shard
+grep -q '^  by formulas, .*dtplan whatif simulates' out || failed "advice without its method: $(tail -n 4 out)"
+expect 0 --params 1e9 --gpus 8 --gpu h100 --strategy full_shard --fidelity bounds
+! grep -q '^  by formulas' out || failed "advice of an estimated plan: $(tail -n 4 out)"
+# A runtime without adapters is refused as that, not for its defaults too, which nobody typed.
+expect 2 --model llama-2-7b --lora 16 --runtime megatron --strategy zero1 --gpus 8
+says "lora: is not modelled under runtime megatron"
+[[ $(wc -l <err) == 1 ]] || failed "adapters under megatron: $(cat err)"
 expect 2 --model ./
 says "name the config.json in it"
 # Measurements are not written over.

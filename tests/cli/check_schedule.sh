@@ -38,6 +38,13 @@ says "times of 0 or from 1e-06"
 expect 0 schedule --stages 1 --micro-batches 1
 says "1 rank in a pipeline, 1 micro-batch a step"
 
+# Searched for their times, within a limit: the idle time of the longest span is that of the paper's table 5.
+expect 0 schedule --schedule zb1p,zb_2p --stages 8 --micro-batches 24 --times 29.718,29.444,19.927,0.527 --kept-for-weights 0.432
+grep -qE '^ *zb-1p +2188 +289.4 +13.2 +289.4 +1 to 8 ' out || failed "zb-1p: $(cat out)"
+grep -qE '^ *zb-2p +2110 +211.7 +10.0 +5.46 +1 to 15 ' out || failed "zb-2p: $(cat out)"
+expect 2 schedule --stages 4 --micro-batches 8 --kept-for-weights 1.5
+says "--kept-for-weights: '1.5' is no number from 0 to 1"
+
 # Layers cut into stages: a head of two layers makes the last of four even stages the slowest, 9.5 of 7.5; cut best it is 8.
 expect 0 schedule --stages 4 --micro-batches 8 --schedule 1f1b --layers 30 --head 2 --layout best
 says "stages of 6 to 8 layers: Et*8|t*8|t*8|t*6L"
@@ -64,7 +71,7 @@ expect 2 schedule --stages 4 --micro-batches 8 --layers 32 --head -1
 
 # Tables.
 expect 0 schedule --stages 4 --micro-batches 6 --csv
-[[ $(wc -l <out) == $((1 + 4 * 7 + 4)) ]] || failed "--csv: rows of 7 schedules and 4 refusals: $(wc -l <out)"
+[[ $(wc -l <out) == $((1 + 4 * 9 + 4)) ]] || failed "--csv: rows of 9 schedules and 4 refusals: $(wc -l <out)"
 [[ $(awk -F'"' '{ print gsub(/,/, ",", $1) }' out | sort -un | wc -l) == 1 ]] || failed "--csv: rows of other lengths"
 expect 0 schedule --stages 4 --micro-batches 8 --schedule zb-v --passes passes.csv
 [[ $(wc -l <passes.csv) == $((1 + 4 * 2 * 8 * 3)) ]] || failed "--passes: $(wc -l <passes.csv) lines"

@@ -1,20 +1,18 @@
 /* Bytes a second of every kernel, beside a copy measured in the same run. Bytes are what a kernel must move: inputs
  * read once, results written once. Random data, tensors larger than the L2, warm-up, median of 20. */
-#include "gpu/tensors.h"
+#include "gpu/bench_kernels.h"
 
-#include <cuda_runtime.h>
 #include <math.h>
 #include <stdlib.h>
 
-enum { TIMES = 20, WARM_UPS = 3 };
-
 static char *pool;
-static uint64_t pool_bytes = (uint64_t)14 << 30, pool_used;
+static uint64_t pool_bytes = (uint64_t)14 << 30;
+uint64_t bench_pool_used;
 static double copy_bytes_per_s;
-static cudaEvent_t begin, end;
-static const char *wanted;
+cudaEvent_t bench_begin, bench_end;
+const char *bench_wanted;
 
-static void need(int code)
+void bench_need(int code)
 {
     if (code == 0)
         return;
@@ -23,22 +21,22 @@ static void need(int code)
 }
 
 /* Random elements from the pool; its contents are normal numbers whatever the type read into them. */
-static void *take(uint64_t count, enum dtp_element element)
+void *bench_take(uint64_t count, enum dtp_element element)
 {
     uint64_t bytes = (count * dtp_element_bytes(element) + 255) / 256 * 256;
-    if (pool_used + bytes > pool_bytes) {
+    if (bench_pool_used + bytes > pool_bytes) {
         fprintf(stderr, "the pool of %llu bytes is too small\n", (unsigned long long)pool_bytes);
         exit(1);
     }
-    void *at = pool + pool_used;
-    pool_used += bytes;
+    void *at = pool + bench_pool_used;
+    bench_pool_used += bytes;
     struct dtp_initialise_args a = {.values = at,
                                     .count = count,
                                     .seed = random_state,
-                                    .tensor = (uint32_t)(pool_used >> 8),
+                                    .tensor = (uint32_t)(bench_pool_used >> 8),
                                     .deviation = 1,
                                     .element = element};
-    need(dtp_cuda_initialise(NULL, &a, NULL));
+    bench_need(dtp_cuda_initialise(NULL, &a, NULL));
     return at;
 }
 
@@ -48,13 +46,13 @@ static int by_value(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-static double median(double *seconds)
+double bench_median(double *seconds)
 {
     qsort(seconds, TIMES, sizeof *seconds, by_value);
     return (seconds[TIMES / 2 - 1] + seconds[TIMES / 2]) / 2;
 }
 
-static void report(const char *name, double bytes, double flops, double seconds)
+void bench_report(const char *name, double bytes, double flops, double seconds)
 {
     printf("%-52s %9.1f us %8.0f GB/s", name, seconds * 1e6, bytes / seconds / 1e9);
     if (copy_bytes_per_s > 0)
@@ -65,31 +63,6 @@ static void report(const char *name, double bytes, double flops, double seconds)
     fflush(stdout);
 }
 
-#define TIME(seconds, call)                                                                                            \
-    double seconds##_of[TIMES], seconds = 0;                                                                           \
-    for (int i = -WARM_UPS; i < TIMES; i++) {                                                                          \
-        float milliseconds;                                                                                            \
-        need(cudaEventRecord(begin, NULL));                                                                            \
-        need(call);                                                                                                    \
-        need(cudaEventRecord(end, NULL));                                                                              \
-        need(cudaEventSynchronize(end));                                                                               \
-        need(cudaEventElapsedTime(&milliseconds, begin, end));                                                         \
-        if (i >= 0)                                                                                                    \
-            seconds##_of[i] = (double)milliseconds / 1e3;                                                              \
-    }                                                                                                                  \
-    seconds = median(seconds##_of)
-
-#define BENCH(kernel, arguments, bytes, flops, ...)                                                                    \
-    do {                                                                                                               \
-        char label[120];                                                                                               \
-        snprintf(label, sizeof label, __VA_ARGS__);                                                                    \
-        if (strstr(label, wanted)) {                                                                                   \
-            TIME(seconds, dtp_cuda_##kernel(NULL, &(arguments), NULL));                                                \
-            report(label, (double)(bytes), flops, seconds);                                                            \
-        }                                                                                                              \
-        pool_used = 0;                                                                                                 \
-    } while (0)
-
 static const enum dtp_element bf16 = DTP_ELEMENT_BF16, fp32 = DTP_ELEMENT_FP32;
 
 static void bench_copy(void)
@@ -97,42 +70,42 @@ static void bench_copy(void)
     uint64_t bytes = (uint64_t)2 << 30;
     TIME(seconds, cudaMemcpyAsync(pool, pool + bytes, bytes, cudaMemcpyDeviceToDevice, NULL));
     copy_bytes_per_s = 2 * (double)bytes / seconds;
-    report("copy", 2 * (double)bytes, 0, seconds);
+    bench_report("copy", 2 * (double)bytes, 0, seconds);
 }
 
 /* What a line's time contains beside the kernel's: of a kernel that does nothing worth mentioning. */
 static void bench_launch(void)
 {
-    struct dtp_sum_args a = {.values = take(1, fp32), .total = take(1, fp32), .count = 1};
+    struct dtp_sum_args a = {.values = bench_take(1, fp32), .total = bench_take(1, fp32), .count = 1};
     BENCH(sum, a, 4, 0, "launch of a kernel");
 }
 
 static void bench_norm(uint64_t rows, uint32_t width, bool layer)
 {
     uint64_t all = rows * width;
-    float *statistics = take(2 * rows, fp32);
-    struct dtp_norm_args a = {.x = take(all, bf16),
-                              .weight = take(width, bf16),
-                              .result = take(all, bf16),
+    float *statistics = bench_take(2 * rows, fp32);
+    struct dtp_norm_args a = {.x = bench_take(all, bf16),
+                              .weight = bench_take(width, bf16),
+                              .result = bench_take(all, bf16),
                               .inverse_deviation = statistics,
                               .mean = layer ? statistics + rows : NULL,
                               .rows = rows,
                               .width = width,
                               .epsilon = 1e-5f,
                               .element = bf16,
-                              .bias = layer ? take(width, bf16) : NULL,
+                              .bias = layer ? bench_take(width, bf16) : NULL,
                               .weight_element = bf16};
     BENCH(norm, a, 4 * all, 0, "norm %s %llu x %u", layer ? "layer" : "rms", (unsigned long long)rows, width);
-    statistics = take(2 * rows, fp32);
-    struct dtp_norm_backward_args b = {.gradient = take(all, bf16),
-                                       .x = take(all, bf16),
-                                       .weight = take(width, bf16),
+    statistics = bench_take(2 * rows, fp32);
+    struct dtp_norm_backward_args b = {.gradient = bench_take(all, bf16),
+                                       .x = bench_take(all, bf16),
+                                       .weight = bench_take(width, bf16),
                                        .inverse_deviation = statistics,
                                        .mean = layer ? statistics + rows : NULL,
-                                       .residual_gradient = take(all, bf16),
-                                       .weight_gradient = take(width, bf16),
-                                       .bias_gradient = layer ? take(width, bf16) : NULL,
-                                       .workspace = take(2 * DTP_PARTIAL_SUM_ROWS * (uint64_t)width, fp32),
+                                       .residual_gradient = bench_take(all, bf16),
+                                       .weight_gradient = bench_take(width, bf16),
+                                       .bias_gradient = layer ? bench_take(width, bf16) : NULL,
+                                       .workspace = bench_take(2 * DTP_PARTIAL_SUM_ROWS * (uint64_t)width, fp32),
                                        .rows = rows,
                                        .width = width,
                                        .element = bf16,
@@ -147,15 +120,15 @@ static void bench_activation(uint64_t rows, uint32_t width, enum dtp_activation_
 {
     uint64_t all = rows * width, inputs = kind == DTP_ACTIVATION_SWIGLU ? 2 * all : all;
     const char *name = kind == DTP_ACTIVATION_SWIGLU ? "swiglu" : "gelu";
-    struct dtp_activation_args a = {.up = take(inputs, bf16),
-                                    .result = take(all, bf16),
+    struct dtp_activation_args a = {.up = bench_take(inputs, bf16),
+                                    .result = bench_take(all, bf16),
                                     .rows = rows,
                                     .width = width,
                                     .kind = kind,
                                     .element = bf16};
     BENCH(activation, a, 2 * (inputs + all), 0, "%s %llu x %u", name, (unsigned long long)rows, width);
-    struct dtp_activation_backward_args b = {.gradient = take(all, bf16),
-                                             .up = take(inputs, bf16),
+    struct dtp_activation_backward_args b = {.gradient = bench_take(all, bf16),
+                                             .up = bench_take(inputs, bf16),
                                              .rows = rows,
                                              .width = width,
                                              .kind = kind,
@@ -167,9 +140,9 @@ static void bench_activation(uint64_t rows, uint32_t width, enum dtp_activation_
 
 static void bench_rotary(uint64_t rows, uint32_t heads, uint32_t kv_heads, uint32_t dim)
 {
-    struct dtp_rotary_args a = {.qkv = take(rows * (heads + 2 * kv_heads) * dim, bf16),
-                                .cosines = take(2048 * dim / 2, fp32),
-                                .sines = take(2048 * dim / 2, fp32),
+    struct dtp_rotary_args a = {.qkv = bench_take(rows * (heads + 2 * kv_heads) * dim, bf16),
+                                .cosines = bench_take(2048 * dim / 2, fp32),
+                                .sines = bench_take(2048 * dim / 2, fp32),
                                 .rows = rows,
                                 .sequence = 2048,
                                 .heads = heads,
@@ -180,32 +153,34 @@ static void bench_rotary(uint64_t rows, uint32_t heads, uint32_t kv_heads, uint3
           (unsigned long long)rows, heads, kv_heads, dim);
 }
 
-static void bench_loss(uint64_t rows, uint32_t vocab, uint32_t stride)
+static void bench_loss(uint64_t rows, uint32_t vocab, uint32_t stride, float softcap)
 {
-    int32_t *targets = take(rows, fp32);
-    need(cudaMemset(targets, 0, rows * 4));
-    struct dtp_loss_args a = {.logits = take(rows * stride, bf16),
+    int32_t *targets = bench_take(rows, fp32);
+    bench_need(cudaMemset(targets, 0, rows * 4));
+    struct dtp_loss_args a = {.logits = bench_take(rows * stride, bf16),
                               .targets = targets,
-                              .row_loss = take(rows, fp32),
+                              .row_loss = bench_take(rows, fp32),
                               .rows = rows,
                               .vocab = vocab,
                               .stride = stride,
                               .scale = 1,
+                              .softcap = softcap,
                               .element = bf16};
-    BENCH(loss, a, 4 * rows * stride, 0, "loss %llu x %u", (unsigned long long)rows, vocab);
+    BENCH(loss, a, 4 * rows * stride, 0, "loss %llu x %u%s", (unsigned long long)rows, vocab,
+          softcap > 0 ? " capped" : "");
 }
 
 static void bench_adamw(uint64_t count, bool pure)
 {
     struct dtp_step_scalars scalars = {
         .learning_rate = 1e-4f, .correction1 = 0.1f, .correction2 = 0.05f, .clip_scale = 1};
-    struct dtp_step_scalars *on_device = take(sizeof scalars, fp32);
-    need(cudaMemcpy(on_device, &scalars, sizeof scalars, cudaMemcpyHostToDevice));
-    struct dtp_adamw_args a = {.gradient = take(count, bf16),
-                               .weights = take(count, bf16),
-                               .master = pure ? NULL : take(count, fp32),
-                               .moment1 = take(count, pure ? bf16 : fp32),
-                               .moment2 = take(count, pure ? bf16 : fp32),
+    struct dtp_step_scalars *on_device = bench_take(sizeof scalars, fp32);
+    bench_need(cudaMemcpy(on_device, &scalars, sizeof scalars, cudaMemcpyHostToDevice));
+    struct dtp_adamw_args a = {.gradient = bench_take(count, bf16),
+                               .weights = bench_take(count, bf16),
+                               .master = pure ? NULL : bench_take(count, fp32),
+                               .moment1 = bench_take(count, pure ? bf16 : fp32),
+                               .moment2 = bench_take(count, pure ? bf16 : fp32),
                                .count = count,
                                .beta1 = 0.9f,
                                .beta2 = 0.95f,
@@ -226,7 +201,7 @@ static void bench_adamw(uint64_t count, bool pure)
 /* Four vectors of PowerSGD: columns of P [length, 4], or rows of Q [4, length]. */
 static void bench_orthogonalize(uint64_t length, bool of_p)
 {
-    struct dtp_orthogonalize_args a = {.values = take(4 * length, fp32),
+    struct dtp_orthogonalize_args a = {.values = bench_take(4 * length, fp32),
                                        .length = length,
                                        .element_stride = of_p ? 4 : 1,
                                        .vector_stride = of_p ? 1 : length,
@@ -246,7 +221,7 @@ static void bench_embedding(uint64_t rows, uint32_t width, uint32_t vocab, bool 
 {
     int32_t *host = calloc(4 * rows + 4 + (size_t)vocab * 2 + 2, 4), *order = host + rows, *starts = host + 2 * rows,
             distinct = 0;
-    int32_t *at = host + 4 * rows + 4, *device = take(4 * rows + 4, fp32);
+    int32_t *at = host + 4 * rows + 4, *device = bench_take(4 * rows + 4, fp32);
     if (!host)
         exit(1);
     for (uint64_t i = 0; i < rows; i++)
@@ -260,11 +235,11 @@ static void bench_embedding(uint64_t rows, uint32_t width, uint32_t vocab, bool 
     for (uint64_t i = 0; i < rows; i++)
         order[at[host[i]]++] = (int32_t)i;
     host[3 * rows + 2] = distinct;
-    need(cudaMemcpy(device, host, (3 * rows + 3) * 4, cudaMemcpyHostToDevice));
-    uint64_t kept = pool_used;
+    bench_need(cudaMemcpy(device, host, (3 * rows + 3) * 4, cudaMemcpyHostToDevice));
+    uint64_t kept = bench_pool_used;
     struct dtp_embedding_args a = {.tokens = device,
-                                   .table = take((uint64_t)vocab * width, bf16),
-                                   .result = take(rows * width, bf16),
+                                   .table = bench_take((uint64_t)vocab * width, bf16),
+                                   .result = bench_take(rows * width, bf16),
                                    .rows = rows,
                                    .width = width,
                                    .vocab = vocab,
@@ -274,13 +249,13 @@ static void bench_embedding(uint64_t rows, uint32_t width, uint32_t vocab, bool 
                                    .result_element = bf16};
     BENCH(embedding, a, 2 * rows * width + 2 * (uint64_t)distinct * width, 0, "embedding %llu x %u of %u",
           (unsigned long long)rows, width, vocab);
-    pool_used = kept;
-    struct dtp_embedding_backward_args b = {.gradient = take(rows * width, bf16),
+    bench_pool_used = kept;
+    struct dtp_embedding_backward_args b = {.gradient = bench_take(rows * width, bf16),
                                             .tokens = device,
                                             .order = device + rows,
                                             .starts = device + 2 * rows,
                                             .distinct = device + 3 * rows + 2,
-                                            .table_gradient = take((uint64_t)vocab * width, fp32),
+                                            .table_gradient = bench_take((uint64_t)vocab * width, fp32),
                                             .rows = rows,
                                             .width = width,
                                             .vocab = vocab,
@@ -296,44 +271,44 @@ static void bench_embedding(uint64_t rows, uint32_t width, uint32_t vocab, bool 
 static void bench_sums(void)
 {
     uint64_t rows = 32768, count = 400000000;
-    struct dtp_bias_backward_args a = {.gradient = take(rows * 3072, bf16),
-                                       .bias_gradient = take(3072, bf16),
+    struct dtp_bias_backward_args a = {.gradient = bench_take(rows * 3072, bf16),
+                                       .bias_gradient = bench_take(3072, bf16),
                                        .rows = rows,
                                        .width = 3072,
-                                       .workspace = take(2 * DTP_PARTIAL_SUM_ROWS * (uint64_t)3072, fp32),
+                                       .workspace = bench_take(2 * DTP_PARTIAL_SUM_ROWS * (uint64_t)3072, fp32),
                                        .element = bf16,
                                        .gradient_element = bf16};
     BENCH(bias_backward, a, 2 * rows * 3072, 0, "bias_backward %llu x 3072", (unsigned long long)rows);
     struct dtp_square_sum_args b = {
-        .values = take(count, bf16), .partial = take(512, fp32), .count = count, .element = bf16};
+        .values = bench_take(count, bf16), .partial = bench_take(512, fp32), .count = count, .element = bf16};
     BENCH(square_sum, b, 2 * count, 0, "square_sum bf16 %llu", (unsigned long long)count);
-    struct dtp_sum_args c = {.values = take(rows, fp32), .total = take(1, fp32), .count = rows};
+    struct dtp_sum_args c = {.values = bench_take(rows, fp32), .total = bench_take(1, fp32), .count = rows};
     BENCH(sum, c, 4 * rows, 0, "sum %llu", (unsigned long long)rows);
     struct dtp_clip_scale_args d = {
-        .partials = take(34 * 512, fp32), .count = 34 * 512, .clip = 1, .scalars = take(64, fp32)};
+        .partials = bench_take(34 * 512, fp32), .count = 34 * 512, .clip = 1, .scalars = bench_take(64, fp32)};
     BENCH(clip_scale, d, 4 * 34 * 512, 0, "clip_scale 34 modules");
-    struct dtp_cast_args e = {.values = take(count, fp32),
-                              .result = take(count, bf16),
+    struct dtp_cast_args e = {.values = bench_take(count, fp32),
+                              .result = bench_take(count, bf16),
                               .count = count,
                               .element = fp32,
                               .result_element = bf16};
     BENCH(cast, e, 6 * count, 0, "cast fp32 to bf16 %llu", (unsigned long long)count);
-    struct dtp_add_args f = {.values = take(count, bf16),
-                             .total = take(count, fp32),
+    struct dtp_add_args f = {.values = bench_take(count, bf16),
+                             .total = bench_take(count, fp32),
                              .count = count,
                              .element = bf16,
                              .total_element = fp32};
     BENCH(add, f, 10 * count, 0, "add bf16 to fp32 %llu", (unsigned long long)count);
-    struct dtp_sum_parts_args h = {.parts = take(4 * count, fp32),
-                                   .total = take(count, fp32),
+    struct dtp_sum_parts_args h = {.parts = bench_take(4 * count, fp32),
+                                   .total = bench_take(count, fp32),
                                    .count = count,
                                    .part_count = 4,
                                    .element = fp32,
                                    .total_element = fp32};
     BENCH(sum_parts, h, 20 * count, 0, "sum_parts fp32 4 x %llu", (unsigned long long)count);
-    h.parts = take(4 * count, bf16), h.element = bf16;
+    h.parts = bench_take(4 * count, bf16), h.element = bf16;
     BENCH(sum_parts, h, 12 * count, 0, "sum_parts bf16 to fp32 4 x %llu", (unsigned long long)count);
-    struct dtp_zero_args g = {.values = take(count, fp32), .bytes = 4 * count};
+    struct dtp_zero_args g = {.values = bench_take(count, fp32), .bytes = 4 * count};
     BENCH(zero, g, 4 * count, 0, "zero %llu bytes", (unsigned long long)(4 * count));
 }
 
@@ -341,23 +316,23 @@ static void bench_attention(uint32_t batch, uint32_t sequence, uint32_t heads, u
 {
     uint64_t out = (uint64_t)batch * sequence * heads * dim;
     double flops = 2.0 * batch * heads * (double)sequence * sequence * dim; /* two products, half of each */
-    struct dtp_attention_args a = {.qkv = take(3 * out, bf16),
-                                   .result = take(out, bf16),
+    struct dtp_attention_args a = {.qkv = bench_take(3 * out, bf16),
+                                   .result = bench_take(out, bf16),
                                    .batch = batch,
                                    .sequence = sequence,
                                    .heads = heads,
-                                   .log_sum_exp = take((uint64_t)batch * heads * sequence, fp32),
+                                   .log_sum_exp = bench_take((uint64_t)batch * heads * sequence, fp32),
                                    .kv_heads = heads,
                                    .head_dim = dim,
                                    .scale = (float)(1 / sqrt((double)dim)),
                                    .element = bf16};
     BENCH(attention, a, 8 * out, flops, "attention_simple %u x %u, %u heads of %u", batch, sequence, heads, dim);
-    struct dtp_attention_backward_args b = {.qkv = take(3 * out, bf16),
-                                            .result = take(out, bf16),
-                                            .gradient = take(out, bf16),
-                                            .qkv_gradient = take(3 * out, bf16),
+    struct dtp_attention_backward_args b = {.qkv = bench_take(3 * out, bf16),
+                                            .result = bench_take(out, bf16),
+                                            .gradient = bench_take(out, bf16),
+                                            .qkv_gradient = bench_take(3 * out, bf16),
                                             .batch = batch,
-                                            .log_sum_exp = take((uint64_t)batch * heads * sequence, fp32),
+                                            .log_sum_exp = bench_take((uint64_t)batch * heads * sequence, fp32),
                                             .sequence = sequence,
                                             .heads = heads,
                                             .kv_heads = heads,
@@ -383,12 +358,12 @@ static void bench_mma(const struct model_attention *m, uint32_t batch, uint32_t 
     const uint64_t packed = rows * ((m->heads + m->kv_heads) * m->dim + m->kv_heads * m->value_dim);
     const double s = sequence, w = m->window && m->window < sequence ? m->window : s;
     const double products = (double)rows * m->heads * (2 * w - w * w / s);
-    struct dtp_attention_args a = {.qkv = take(packed, bf16),
-                                   .result = take(out, bf16),
+    struct dtp_attention_args a = {.qkv = bench_take(packed, bf16),
+                                   .result = bench_take(out, bf16),
                                    .batch = batch,
                                    .sequence = sequence,
                                    .heads = m->heads,
-                                   .log_sum_exp = take(rows * m->heads, fp32),
+                                   .log_sum_exp = bench_take(rows * m->heads, fp32),
                                    .kv_heads = m->kv_heads,
                                    .head_dim = m->dim,
                                    .value_dim = m->value_dim,
@@ -399,13 +374,13 @@ static void bench_mma(const struct model_attention *m, uint32_t batch, uint32_t 
                                    .element = bf16};
     BENCH(attention_mma, a, 2 * (packed + out), products * (m->dim + m->value_dim), "attention_mma %s %u x %u",
           m->model, batch, sequence);
-    struct dtp_attention_backward_args b = {.qkv = take(packed, bf16),
-                                            .result = take(out, bf16),
-                                            .gradient = take(out, bf16),
-                                            .qkv_gradient = take(packed, bf16),
+    struct dtp_attention_backward_args b = {.qkv = bench_take(packed, bf16),
+                                            .result = bench_take(out, bf16),
+                                            .gradient = bench_take(out, bf16),
+                                            .qkv_gradient = bench_take(packed, bf16),
                                             .batch = batch,
-                                            .log_sum_exp = take(rows * m->heads, fp32),
-                                            .workspace = take(rows * m->heads, fp32),
+                                            .log_sum_exp = bench_take(rows * m->heads, fp32),
+                                            .workspace = bench_take(rows * m->heads, fp32),
                                             .workspace_bytes = rows * m->heads * sizeof(float),
                                             .sequence = sequence,
                                             .heads = m->heads,
@@ -437,12 +412,12 @@ static void bench_mma_models(void)
 /* Rows by experts that begin anywhere: each has its share, some dozens more or less. */
 static void *bench_routes(uint64_t rows, uint32_t experts)
 {
-    int32_t *device = take(DTP_ROUTES_INTS(rows, experts), fp32), *starts = calloc(experts + 1, sizeof *starts);
+    int32_t *device = bench_take(DTP_ROUTES_INTS(rows, experts), fp32), *starts = calloc(experts + 1, sizeof *starts);
     if (!starts)
         exit(1);
     for (uint32_t e = 1; e <= experts; e++)
         starts[e] = (int32_t)(rows * e / experts) + (e < experts ? (int32_t)(e * 7919 % 97) - 48 : 0);
-    need(cudaMemcpy(device + 3 * rows, starts, (experts + 1) * sizeof *starts, cudaMemcpyHostToDevice));
+    bench_need(cudaMemcpy(device + 3 * rows, starts, (experts + 1) * sizeof *starts, cudaMemcpyHostToDevice));
     free(starts);
     return device;
 }
@@ -456,10 +431,10 @@ static void bench_grouped(const char *model, uint64_t rows, uint32_t experts, ui
         const bool weights = k >= DTP_GROUPED_WEIGHT_GRADIENT, forward = k == DTP_GROUPED_FORWARD, sum = k == 3;
         const uint64_t matrices = experts * out * in;
         struct dtp_grouped_matmul_args a = {
-            .a = take(rows * (forward ? in : out), bf16),
-            .b = take(weights ? rows * in : matrices, bf16),
+            .a = bench_take(rows * (forward ? in : out), bf16),
+            .b = bench_take(weights ? rows * in : matrices, bf16),
             .routes = bench_routes(rows, experts),
-            .result = take(weights ? matrices : rows * (forward ? out : in), sum ? fp32 : bf16),
+            .result = bench_take(weights ? matrices : rows * (forward ? out : in), sum ? fp32 : bf16),
             .rows = rows,
             .out = out,
             .in = in,
@@ -479,18 +454,18 @@ static void bench_experts(const char *model, uint64_t tokens, uint32_t hidden, u
                           uint32_t chosen)
 {
     const uint64_t rows = tokens * chosen;
-    struct dtp_router_args router = {.scores = take(tokens * experts, bf16),
-                                     .weights = take(rows, fp32),
-                                     .routes = take(DTP_ROUTES_INTS(rows, experts), fp32),
-                                     .workspace = take(DTP_ROUTER_CHUNKS * experts, fp32),
+    struct dtp_router_args router = {.scores = bench_take(tokens * experts, bf16),
+                                     .weights = bench_take(rows, fp32),
+                                     .routes = bench_take(DTP_ROUTES_INTS(rows, experts), fp32),
+                                     .workspace = bench_take(DTP_ROUTER_CHUNKS * experts, fp32),
                                      .tokens = tokens,
                                      .experts = experts,
                                      .chosen = chosen,
                                      .scale = 1,
                                      .element = bf16};
-    struct dtp_permute_args permute = {.values = take(tokens * hidden, bf16),
+    struct dtp_permute_args permute = {.values = bench_take(tokens * hidden, bf16),
                                        .routes = router.routes,
-                                       .rows = take(rows * hidden, bf16),
+                                       .rows = bench_take(rows * hidden, bf16),
                                        .tokens = tokens,
                                        .width = hidden,
                                        .chosen = chosen,
@@ -498,15 +473,15 @@ static void bench_experts(const char *model, uint64_t tokens, uint32_t hidden, u
     struct dtp_unpermute_args unpermute = {.rows = permute.rows,
                                            .addend = permute.values,
                                            .routes = router.routes,
-                                           .result = take(tokens * hidden, bf16),
+                                           .result = bench_take(tokens * hidden, bf16),
                                            .tokens = tokens,
                                            .width = hidden,
                                            .chosen = chosen,
                                            .element = bf16};
-    struct dtp_expert_activation_args forward = {.up = take(rows * 2 * width, bf16),
+    struct dtp_expert_activation_args forward = {.up = bench_take(rows * 2 * width, bf16),
                                                  .weights = router.weights,
                                                  .routes = router.routes,
-                                                 .result = take(rows * width, bf16),
+                                                 .result = bench_take(rows * width, bf16),
                                                  .tokens = tokens,
                                                  .width = width,
                                                  .chosen = chosen,
@@ -516,14 +491,14 @@ static void bench_experts(const char *model, uint64_t tokens, uint32_t hidden, u
                                                            .up = forward.up,
                                                            .weights = router.weights,
                                                            .routes = router.routes,
-                                                           .up_gradient = take(rows * 2 * width, bf16),
-                                                           .weight_gradient = take(rows, fp32),
+                                                           .up_gradient = bench_take(rows * 2 * width, bf16),
+                                                           .weight_gradient = bench_take(rows, fp32),
                                                            .tokens = tokens,
                                                            .width = width,
                                                            .chosen = chosen,
                                                            .kind = DTP_ACTIVATION_SWIGLU,
                                                            .element = bf16};
-    need(dtp_cuda_router(NULL, &router, NULL)); /* the others need its routes */
+    bench_need(dtp_cuda_router(NULL, &router, NULL)); /* the others need its routes */
     BENCH(router, router, 2 * tokens * experts + 16 * rows, 0, "router %s %u of %u", model, chosen, experts);
     BENCH(permute, permute, 2 * hidden * (tokens + rows), 0, "permute %s", model);
     BENCH(unpermute, unpermute, 2 * hidden * (2 * tokens + rows), 0, "unpermute %s", model);
@@ -533,12 +508,12 @@ static void bench_experts(const char *model, uint64_t tokens, uint32_t hidden, u
 
 int bench(const char *part_of_name)
 {
-    wanted = part_of_name;
-    need(cudaMalloc((void **)&pool, pool_bytes));
-    need(cudaEventCreate(&begin));
-    need(cudaEventCreate(&end));
-    take(pool_bytes / 4, fp32);
-    pool_used = 0;
+    bench_wanted = part_of_name;
+    bench_need(cudaMalloc((void **)&pool, pool_bytes));
+    bench_need(cudaEventCreate(&bench_begin));
+    bench_need(cudaEventCreate(&bench_end));
+    bench_take(pool_bytes / 4, fp32);
+    bench_pool_used = 0;
     bench_copy();
     bench_launch();
     bench_norm(32768, 4096, false);
@@ -552,10 +527,12 @@ int bench(const char *part_of_name)
     bench_activation(32768, 3072, DTP_ACTIVATION_GELU);
     bench_rotary(16384, 32, 32, 128);
     bench_rotary(16384, 32, 8, 128);
-    bench_loss(8192, 32000, 32000);
-    bench_loss(8192, 50257, 50304);
-    bench_loss(4096, 128256, 128256);
-    bench_loss(2048, 256000, 256000);
+    bench_loss(8192, 32000, 32000, 0);
+    bench_loss(8192, 50257, 50304, 0);
+    bench_loss(4096, 128256, 128256, 0);
+    bench_loss(2048, 256000, 256000, 0);
+    bench_loss(2048, 256000, 256000, 30);
+    bench_heads();
     bench_adamw(400000000, false);
     bench_adamw(400000000, true);
     for (uint64_t length = 2048; length <= 32768; length *= 4) {

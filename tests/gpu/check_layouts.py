@@ -33,7 +33,7 @@ EXPERTS = "--experts 8 --experts-per-token 2 --expert-ffn 128 --shared-expert-ff
 DENSE_FIRST = "--dense-layers 1"
 SEQUENCES = 8  # of a step, whatever the layout
 
-SCHEDULES = ["1f1b", "zb-h1", "dualpipe", "zb-v", "interleaved", "dualpipev", "gpipe", "zb-h2", "v-half", "v-min"]
+SCHEDULES = ["1f1b", "zb-h1", "dualpipe", "zb-v", "interleaved", "dualpipev", "gpipe", "zb-h2", "zb-1p", "zb-2p", "v-half", "v-min"]
 
 
 def share(ranks, micro=1):

@@ -332,7 +332,8 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     X(activation_fp8_input_store) X(shared_expert_overlap) X(chunked_attention) X(attention_sinks) \
     X(router_on_input) X(cp_chunks) X(tp_chunks) \
     X(q_latent) X(kv_latent) X(rope_head_dim) X(value_head_dim) X(mtp_layers) X(bf16_first_layers) \
-    X(bf16_last_layers) X(bf16_linears) X(fp8_attention) X(fp8_head) X(launch_blocking)
+    X(bf16_last_layers) X(bf16_linears) X(fp8_attention) X(fp8_head) X(launch_blocking) \
+    X(prepare_kbit) X(fp32_ends)
 /* clang-format on */
 #define FROZEN_KEY(key) DTP_KEY_##key,
 static const enum dtp_key frozen_named_keys[] = {FROZEN_NAMED_KEYS(FROZEN_KEY) FROZEN_REFUSED_KEYS(FROZEN_KEY)};

@@ -32,6 +32,19 @@ static inline bool random_adapters(struct random_job *job)
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }
 
+static inline void random_prepared(struct dtp_transformer *t, struct dtp_plan *plan)
+{
+    struct dtp_adapter_choice *a = &plan->adapters;
+    a->prepare_kbit = true, a->fp32_ends = random_bool(), a->dora = a->train_ends = a->gptq_operators = false;
+    a->base = random_bool() ? DTP_BASE_NF4 : DTP_BASE_NF4_DOUBLE, a->dtype = DTP_FP32;
+    plan->strategy = DTP_DDP, plan->fsdp1 = plan->fast_kernels = false;
+    dtp_precision_recipe("bf16-mixed", &plan->precision);
+    if (plan->attention == DTP_ATTENTION_MATH)
+        plan->attention = DTP_ATTENTION_FLASH;
+    t->norm = DTP_RMS_NORM, t->position = DTP_POSITION_ROPE, t->parallel_block = DTP_PARALLEL_NONE;
+    t->norm_without_weight = t->qk_norm = t->embedding_norm = false, t->final_norm = true;
+}
+
 /* The same under Transformers' Trainer, with adapters or without. */
 static inline bool random_peft(struct random_job *job)
 {
@@ -56,6 +69,8 @@ static inline bool random_peft(struct random_job *job)
         dtp_precision_recipe("bf16", &plan.precision);
     job->transformer.norm_place = DTP_NORMS_BEFORE, job->transformer.final_softcap = 0;
     plan.narrow_logits = plan.loss == DTP_LOSS_EAGER && random_bool();
+    if (adapts && random_below(4) == 0) /* prepare_model_for_kbit_training */
+        random_prepared(&job->transformer, &plan);
     job->plan = plan;
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }
@@ -76,7 +91,7 @@ static inline bool random_peft_deepspeed(struct random_job *job)
         plan.reshard_after_forward = true;
     }
     plan.deepspeed.reduce_bucket_size = UINT64_C(1) << (10 + random_below(18));
-    plan.adapters.train_ends = plan.adapters.dora = false;
+    plan.adapters.train_ends = plan.adapters.dora = plan.adapters.prepare_kbit = plan.adapters.fp32_ends = false;
     plan.adapters.dtype = DTP_BF16;
     plan.optimizer = DTP_ADAMW_FUSED;
     dtp_precision_recipe(random_bool() ? "bf16-mixed" : "fp16-mixed", &plan.precision);

@@ -199,6 +199,63 @@ static void test_stages(void **state)
     dtp_program_set_release(&set);
 }
 
+/* Two tensor parallel ranks, 128 tokens each between matmuls: of the projection 64 x 128 each has half. Sent by each of
+ * two, half of a whole: forward both sides 256 x 128 x 2, its result 256 x 64 x 2, rows of the embedding and what the
+ * head reads, as much each; backward both sides again, their gradient summed, the result's gradient, the embedding's
+ * and the head's. Beside them the layer's: two pairs each way, the gathers of backward twice. The layer's input is all
+ * of the projection's result. */
+static void test_tensor_ranks(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 2, 2);
+    struct dtp_program_totals totals[2];
+    for (uint64_t modules = 0; modules < 2; modules++) {
+        struct dtp_transformer t = model(modules);
+        struct dtp_plan plan = asked();
+        uint32_t count;
+        plan.tp = 2;
+        resolve(&plan, &t, &cluster);
+        struct dtp_program *program = lowered_job(&t, &cluster, &plan);
+        dtp_program_sum(program, &totals[modules]);
+        assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
+        if (modules) {
+            assert_int_equal(bytes_named(program, "both sides", &count), 128 * 128 * 2);
+            assert_int_equal(bytes_named(program, "columns of a projection", &count), 256 * 32 * 2);
+            assert_int_equal(bytes_named(program, "gradient of both sides", &count), 256 * 128 * 2);
+        }
+        dtp_program_destroy(program);
+    }
+    const double tokens = 256, layer = 65536, projection = 8192, head = 65536;
+    assert_true(totals[1].matmul_flops - totals[0].matmul_flops == 6 * tokens * (layer + projection + head) / 2);
+    const uint64_t row = 256 * 64 * 2 / 2, gathers = 2 + 4, sums = 2 + 2; /* of a layer: forward, backward */
+    assert_int_equal(totals[1].sent_bytes[DTP_ALL_GATHER] - totals[0].sent_bytes[DTP_ALL_GATHER],
+                     row * (gathers + 2 * 2 + 2 + 1 + 2));
+    assert_int_equal(totals[1].sent_bytes[DTP_REDUCE_SCATTER] - totals[0].sent_bytes[DTP_REDUCE_SCATTER],
+                     row * (sums + 2 + 1 + 1));
+}
+
+/* The same in 8 bits, with every recipe of Transformer Engine that Hopper has. */
+static void test_narrow_tensor_ranks(void **state)
+{
+    (void)state;
+    static const char *const recipes[] = {"fp8-delayed", "fp8-current", "fp8-blockwise"};
+    struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+        struct dtp_transformer t = model(1);
+        struct dtp_plan plan = asked();
+        plan.tp = 2;
+        t.hidden = 256, t.head_dim = 64, t.ffn = 512; /* a layer 4 h h + 3 h f, 2 h h, V h */
+        assert_true(dtp_precision_recipe(recipes[i], &plan.precision));
+        resolve(&plan, &t, &cluster);
+        struct dtp_program *program = lowered_job(&t, &cluster, &plan);
+        struct dtp_program_totals totals;
+        dtp_program_sum(program, &totals);
+        assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
+        assert_true(totals.matmul_flops == 6.0 * 256 * (5 * 655360 + 131072 + 2 * 262144) / 2);
+        dtp_program_destroy(program);
+    }
+}
+
 struct refused {
     void (*change)(struct dtp_transformer *t, struct dtp_plan *plan);
     const char *words;
@@ -217,7 +274,7 @@ static void other_runtime(struct dtp_transformer *t, struct dtp_plan *plan)
 static void tensor_ranks(struct dtp_transformer *t, struct dtp_plan *plan)
 {
     (void)t;
-    plan->tp = 2;
+    plan->tp = 2, plan->sequence_parallel = false;
 }
 static void run_again(struct dtp_transformer *t, struct dtp_plan *plan)
 {
@@ -244,9 +301,12 @@ static void own_widths(struct dtp_transformer *t, struct dtp_plan *plan)
 static void test_refused(void **state)
 {
     (void)state;
-    static const struct refused rows[] = {{two_modules, "more than one"}, {other_runtime, "not modelled under runtime"},
-                                          {tensor_ranks, "tp"},           {run_again, "recompute_modules"},
-                                          {split_passes, "1f1b"},         {before_the_head, "put m before L"},
+    static const struct refused rows[] = {{two_modules, "more than one"},
+                                          {other_runtime, "not modelled under runtime"},
+                                          {tensor_ranks, "sequence_parallel"},
+                                          {run_again, "recompute_modules"},
+                                          {split_passes, "1f1b"},
+                                          {before_the_head, "put m before L"},
                                           {own_widths, "not all alike"}};
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -266,8 +326,14 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),       cmocka_unit_test(test_flops),  cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_random_plans), cmocka_unit_test(test_stages), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_random_plans),
+        cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_tensor_ranks),
+        cmocka_unit_test(test_narrow_tensor_ranks),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

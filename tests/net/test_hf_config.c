@@ -477,8 +477,8 @@ static void expect_unused(const char *text, const char *wanted)
     assert_string_equal(config.unused, wanted);
 }
 
-/* What a file says and no prediction uses is listed where it changes anything; a quantised model is no full training.
- */
+/* What a file says and no prediction uses is listed where it changes anything; a quantised copy is no full training, a
+ * maker's own format is. */
 static void test_what_is_not_used(void **state)
 {
     (void)state;
@@ -498,8 +498,16 @@ static void test_what_is_not_used(void **state)
     expect_unused("{\"model_type\": \"gemma2\", \"query_pre_attn_scalar\": 144}", "query_pre_attn_scalar 144");
     expect_unused("{\"model_type\": \"gpt2\", \"resid_pdrop\": 0.1, \"dtype\": \"x\\u001b\"}",
                   "resid_pdrop 0.1, torch_dtype x?");
+    expect_unused("{\"model_type\": \"deepseek_v3\", \"quantization_config\": {\"quant_method\": \"fp8\", "
+                  "\"weight_block_size\": [128, 128]}}",
+                  "quantization_config fp8 (how weights are stored)");
+    expect_unused("{\"model_type\": \"gpt_oss\", \"dtype\": \"bfloat16\", \"quantization_config\": "
+                  "{\"quant_method\": \"mxfp4\"}}",
+                  "torch_dtype bfloat16, quantization_config mxfp4 (how weights are stored)");
     expect_fault("{\"model_type\": \"llama\",\n\"quantization_config\": {\"load_in_4bit\": true}}",
-                 "config.json:2: quantization_config makes this a quantised model");
+                 "config.json:2: quantization_config makes this a quantised copy");
+    expect_fault("{\"model_type\": \"llama\",\n\"quantization_config\": {\"quant_method\": \"gptq\"}}",
+                 "config.json:2: quantization_config makes this a quantised copy");
 }
 
 int main(void)

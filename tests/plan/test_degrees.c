@@ -242,9 +242,10 @@ static void test_who_validateswards(void **state)
     plan.megatron.overlap = false;
     resolved(plan);
     plan.schedule = DTP_SCHEDULE_1F1B;
-    expect_refused(plan, "post_validation: is for zero bubble schedules (zb-h1, zb-h2, zb-v, v-half, v-min, "
-                         "zb-interleaved) under runtime megatron only; leave it out with strategy zero1 under runtime "
-                         "megatron");
+    expect_refused(plan,
+                   "post_validation: is for zero bubble schedules (zb-h1, zb-h2, zb-1p, zb-2p, zb-v, v-half, "
+                   "v-min, zb-interleaved) under runtime megatron only; leave it out with strategy zero1 under runtime "
+                   "megatron");
     struct dtp_transformer tied = llama_7b();
     struct dtp_cluster gpus = cluster(64, 8);
     tied.tied_head = true, plan.schedule = DTP_SCHEDULE_ZB_V;

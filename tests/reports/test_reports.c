@@ -137,6 +137,40 @@ static void test_plan_text(void **state)
     free(r);
 }
 
+static bool says(const struct dtp_report *report, const char *words)
+{
+    char text[8192] = "";
+    FILE *file = fmemopen(text, sizeof text, "w");
+    assert_non_null(file);
+    struct dtp_page page = {.file = file, .columns = 4000};
+    dtp_report_head(&report->job, DTP_HEAD_PLAN, &page);
+    assert_int_equal(fclose(file), 0);
+    for (char *c = text; *c; c++)
+        *c = *c == '\n' ? ' ' : *c;
+    char joined[sizeof text], *to = joined;
+    for (const char *c = text; *c; c++) /* lines are folded */
+        if (*c != ' ' || to == joined || to[-1] != ' ')
+            *to++ = *c;
+    *to = '\0';
+    return strstr(joined, words) != NULL;
+}
+
+/* How frozen weights are kept, as prepare_kbit and fp32_ends change it. */
+static void test_frozen_words(void **state)
+{
+    (void)state;
+    struct dtp_report *r = made_up();
+    struct dtp_adapter_choice *a = &r->job.plan.adapters;
+    a->rank = 16, a->targets = DTP_TARGETS_ATTENTION, a->base = DTP_BASE_NF4;
+    r->job.plan.precision.params = DTP_BF16;
+    assert_true(says(r, "matrices in nf4, the rest in bf16"));
+    a->prepare_kbit = true;
+    assert_true(says(r, "matrices in nf4, norms and biases in fp32, the rest in bf16"));
+    a->fp32_ends = true;
+    assert_true(says(r, "matrices in nf4, the rest in fp32"));
+    free(r);
+}
+
 /* Out of memory, offload, several nodes, launch bound, no price, a solver that found nothing. */
 static void test_plan_text_of_trouble(void **state)
 {
@@ -159,6 +193,8 @@ static void test_plan_text_of_trouble(void **state)
     r->prediction.time.exposed_offload_s = 0.1;
     r->prediction.time.step_s = 0.51;
     r->prediction.time.host_launch_s = r->prediction.time.compute_s;
+    r->prediction.time.launch_wait_s = 0.125 * r->prediction.time.compute_s;
+    r->prediction.time.beside_s = 0.25 * r->prediction.time.compute_s;
     r->money.known = false;
     r->advice.kind = DTP_ADVICE_HOPELESS;
     r->advice.count = 0;
@@ -445,17 +481,12 @@ static void test_figures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan_text),
-        cmocka_unit_test(test_plan_text_of_trouble),
-        cmocka_unit_test(test_solutions_text),
-        cmocka_unit_test(test_comparison),
-        cmocka_unit_test(test_json_has_the_keys_of_the_contract),
-        cmocka_unit_test(test_json_values),
-        cmocka_unit_test(test_json_without_price_or_finite_numbers_is_null),
-        cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_catalog_texts),
-        cmocka_unit_test(test_fold),
-        cmocka_unit_test(test_wrapped_command),
+        cmocka_unit_test(test_plan_text),    cmocka_unit_test(test_plan_text_of_trouble),
+        cmocka_unit_test(test_frozen_words), cmocka_unit_test(test_solutions_text),
+        cmocka_unit_test(test_comparison),   cmocka_unit_test(test_json_has_the_keys_of_the_contract),
+        cmocka_unit_test(test_json_values),  cmocka_unit_test(test_json_without_price_or_finite_numbers_is_null),
+        cmocka_unit_test(test_csv),          cmocka_unit_test(test_catalog_texts),
+        cmocka_unit_test(test_fold),         cmocka_unit_test(test_wrapped_command),
         cmocka_unit_test(test_figures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

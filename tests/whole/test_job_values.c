@@ -41,6 +41,9 @@ static const char *const bases[] = {
     "model=llama-2-7b gpus=8 strategy=full_shard runtime=peft",
     "model=llama-2-7b gpus=8 strategy=full_shard precision=fp8-rowwise",
     "model=llama-2-7b gpus=8 strategy=ddp runtime=peft lora=16 base=int4",
+    "model=llama-2-7b gpus=8 strategy=ddp runtime=peft lora=16 lora_dtype=fp32 precision=bf16-mixed base=nf4",
+    "model=llama-2-7b gpus=8 strategy=ddp runtime=peft lora=16 lora_dtype=fp32 precision=bf16-mixed base=nf4 "
+    "prepare_kbit=true",
 };
 
 static bool resolve(const char *base, const char *key, const char *value, struct dtp_job *job)

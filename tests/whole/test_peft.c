@@ -1,7 +1,9 @@
 /* Runtime peft by hand: what Transformers' modeling files and loss keep of a token beside runtime torch's, of
  * LLaMA-7B (32 layers, 4096 wide, 32 heads, ffn 11008, 32000 words) with adapters of rank 16 on attention,
  * checkpointed. */
+#include "closed/block_work.h"
 #include "closed/closed_form.h"
+#include "lower/lower.h"
 #include "plan/norm_chain.h"
 #include "runtime/runtimes.h"
 
@@ -411,6 +413,102 @@ static void test_gathers_of_replays(void **state)
     assert_false(dtp_plan_gathers_for_replays(&plan));
 }
 
+static double moved_bytes(struct dtp_plan plan)
+{
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = one_gpu;
+    struct dtp_program *program;
+    double bytes = 0;
+    static struct dtp_faults faults;
+    assert_int_equal(resolved(&t, &plan, &cluster, &faults), DTP_OK);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, NULL), DTP_OK);
+    const struct dtp_op *ops = dtp_program_ops(program);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        bytes += ops[i].demand ? ops[i].demand->bytes : 0;
+    dtp_program_destroy(program);
+    return bytes;
+}
+
+/* Norms in fp32, 65 of 4096, 2 bytes more each. What a token takes more at the loss: 31 layers' inputs and what the
+ * head reads, 2 x 4096 each: 262,144 bytes, as measured of Mistral-7B, of the same widths (published_runs_3d_moe.csv,
+ * fa-049 and fa-061: 4.001 GiB of 4 x 4096 tokens; fa-051 and fa-063). What a layer's kernels move more of a token, h =
+ * q = k = 4096, f = 11008: forward 60 h (norms without casts -16, sums 4 + 6, casts of what q, k, v, gate and up read 5
+ * x 6, of down's result 6, dropouts 3 x 4 and their casts 3 x 6), q, k and v 20 each (their cast 6, the adapter's sum
+ * 8, the cast for attention 6), RoPE 20 (q + k), gate, up, silu and product 28 f; twice, for layers run again; backward
+ * 104 h (casts of two sums 12, norms -4, of x 2 x 6 and 6 x 6, sums of these 6 + 18 + 12, dropouts 12), 18 each of q, k
+ * and v (casts of three), RoPE 20 (q + k), 36 f (casts 6 + 12, product and silu 18). */
+static void test_prepared(void **state)
+{
+    (void)state;
+    const double h = 4096, f = 11008;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_plan plain = trainer(16);
+    dtp_precision_recipe("bf16-mixed", &plain.precision);
+    plain.adapters.base = DTP_BASE_NF4_DOUBLE;
+    struct dtp_plan plan = plain;
+    plan.adapters.prepare_kbit = true;
+    assert_int_equal(predict(&plan, &one_gpu).params_bytes - predict(&plain, &one_gpu).params_bytes, 2 * 65 * 4096);
+    assert_true(of_a_token(plan) - of_a_token(plain) == 262144);
+    const double forward = 60 * h + 20 * 3 * h + 20 * 2 * h + 28 * f,
+                 backward = 104 * h + 18 * 3 * h + 20 * 2 * h + 36 * f;
+    assert_near(moved_bytes(plan) - moved_bytes(plain), 32.0 * (double)plan.sequence * (2 * forward + backward));
+    static struct dtp_faults faults;
+    struct dtp_cluster cluster = one_gpu;
+    assert_int_equal(resolved(&t, &plain, &cluster, &faults), DTP_OK);
+    assert_int_equal(resolved(&t, &plan, &cluster, &faults), DTP_OK);
+    struct dtp_block_work wide = dtp_block_work(&t, DTP_LAYER_DENSE, &cluster, &plan),
+                          narrow = dtp_block_work(&t, DTP_LAYER_DENSE, &cluster, &plain);
+    assert_near(wide.forward_bytes_per_token - narrow.forward_bytes_per_token, forward);
+    assert_near(wide.backward_bytes_per_token - narrow.backward_bytes_per_token, backward);
+#define FLOPS(plan) dtp_closed_form_hardware_flops(&t, &cluster, &(plan))
+    assert_true(FLOPS(plan) == FLOPS(plain));
+#undef FLOPS
+}
+
+/* Embedding and head, 32000 x 4096 each, are fp32 as well: 2 bytes more each; the first layer's input, too, 2 x 4096 a
+ * token; the head's weight is cast in each micro-step, 4 + 2 bytes, and the cast stands to the head's backward. */
+static void test_prepared_ends(void **state)
+{
+    (void)state;
+    const uint64_t end = 131072000;
+    struct dtp_plan plan = trainer(16);
+    dtp_precision_recipe("bf16-mixed", &plan.precision);
+    plan.adapters.base = DTP_BASE_NF4_DOUBLE, plan.adapters.prepare_kbit = true;
+    struct dtp_plan wide = plan;
+    wide.adapters.fp32_ends = true;
+    assert_int_equal(predict(&wide, &one_gpu).params_bytes - predict(&plan, &one_gpu).params_bytes, 2 * 2 * end);
+    assert_true(of_a_token(wide) - of_a_token(plan) == 2 * 4096);
+    assert_true(moved_bytes(wide) - moved_bytes(plan) == 6.0 * (double)end);
+    plan.micro_batch = wide.micro_batch = 4; /* whose peak is the loss */
+    uint64_t more = predict(&wide, &one_gpu).allocated_peak_bytes - predict(&plan, &one_gpu).allocated_peak_bytes;
+    assert_int_equal(more, 2 * 2 * end + 2 * end + 4 * 2048 * 2 * 4096);
+    plan.adapters.prepare_kbit = false, plan.adapters.fp32_ends = true;
+    assert_refused(plan, "fp32_ends");
+}
+
+static void test_prepared_refused(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = trainer(16), other;
+    struct dtp_transformer t = llama_7b();
+    dtp_precision_recipe("bf16-mixed", &plan.precision);
+    plan.adapters.base = DTP_BASE_NF4, plan.adapters.prepare_kbit = true;
+    other = plan, other.strategy = DTP_FULL_SHARD;
+    assert_refused(other, "prepare_kbit");
+    other = plan, other.adapters.base = DTP_BASE_INT4;
+    assert_refused(other, "prepare_kbit");
+    other = plan, other.fast_kernels = true;
+    assert_refused(other, "fast_kernels");
+    other = plan, other.adapters.train_ends = true;
+    assert_refused(other, "train_ends");
+    other = plan, other.attention = DTP_ATTENTION_MATH;
+    assert_refused(other, "attention");
+    other = plan, dtp_precision_recipe("bf16-pure", &other.precision);
+    assert_refused(other, "prepare_kbit");
+    t.qk_norm = true;
+    assert_refused_of(&t, plan, "prepare_kbit");
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -446,6 +544,9 @@ int main(void)
                                        cmocka_unit_test(test_adapters_of_experts),
                                        cmocka_unit_test(test_called_experts),
                                        cmocka_unit_test(test_gathers_of_replays),
+                                       cmocka_unit_test(test_prepared),
+                                       cmocka_unit_test(test_prepared_ends),
+                                       cmocka_unit_test(test_prepared_refused),
                                        cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -129,6 +129,9 @@ static void test_prediction_adds_up(void **state)
         const struct dtp_time *t = &s.prediction.time;
         assert_near(t->compute_s + t->optimizer_s + t->exposed_communication_s + t->exposed_offload_s + t->bubble_s,
                     t->step_s, 1e-9);
+        /* Nothing is recomputed, so that forward and backward have no other parts. */
+        assert_near(t->matmul_s + t->attention_s + t->memory_bound_s + t->loss_s + t->beside_s + t->launch_wait_s,
+                    t->compute_s, 1e-9);
         double tokens = 2.0 * (double)s.job.plan.sequence * (i % 2 ? 3 : 1) * 8;
         assert_near(s.prediction.throughput.tokens_per_s * t->step_s, tokens, 1e-9);
         const struct dtp_memory *m = &s.prediction.memory;

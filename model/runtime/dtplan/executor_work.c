@@ -144,7 +144,8 @@ static void count_bytes(const struct dtp_executor_counted *s, struct dtp_step_wo
     out->forward_bytes += s->ends * ((1 + 1 / cut) * s->tokens * s->h * s->c + sequence * s->h * s->c + 4 * s->tokens +
                                      norms * dtp_executor_final_norm_bytes(&s->block)) +
                           s->layers * forward_traffic(s, ~0u).bytes;
-    out->loss_bytes += s->ends * (3 * s->tokens * s->vocab * s->c + 12 * s->tokens);
+    const double passes = (cut > 1 ? 1 : 0) + dtp_executor_loss_passes(s->vocab * s->c, cut > 1);
+    out->loss_bytes += s->ends * (passes * s->tokens * s->vocab * s->c + 12 * s->tokens);
     if (cut > 1) /* what ranks say of their parts of the vocabulary, by targets, and what each reads of all */
         out->loss_bytes += s->ends * (4 + DTP_EXECUTOR_LOSS_PART_BYTES * (1 + cut)) * s->tokens;
     out->backward_bytes += (s->layers - 1) * backward_traffic(s, &s->block).bytes +

@@ -2,6 +2,8 @@
  * attention's FLOPs. Blocks' stand in executor_block.c. */
 #include "runtime/dtplan/lower_executor_state.h"
 
+#include "cost/calibration.h"
+
 static double rows_of(const struct dtp_executor *x, uint64_t width)
 {
     return (double)x->rules.tokens * (double)width * (double)x->element_bytes;
@@ -24,11 +26,16 @@ double dtp_executor_embedding_bytes(const struct dtp_executor *x)
            4 * (double)x->rules.tokens;
 }
 
-/* Logits read for the sum and again for the gradient, which is written; targets and losses. Where the sum was made
- * before, what is known of it. */
+double dtp_executor_loss_passes(double row_bytes, bool summed)
+{
+    const double kept_bytes = dtp_calibration.native_loss_kept_bytes;
+    return 2 + (summed || row_bytes <= kept_bytes ? 0 : 1 - kept_bytes / row_bytes);
+}
+
+/* Targets and losses besides. Where the sum was made before, what is known of it. */
 double dtp_executor_loss_bytes(const struct dtp_executor *x, uint64_t rows)
 {
-    double passes = dtp_executor_is_cut(x) ? 2 : 3;
+    double passes = dtp_executor_loss_passes((double)(x->t->vocab * x->element_bytes), dtp_executor_is_cut(x));
     double parts = dtp_executor_is_cut(x) ? DTP_EXECUTOR_LOSS_PART_BYTES * (double)x->rules.tensor_ranks : 0;
     return passes * (double)rows * (double)(x->t->vocab * x->element_bytes) + (8 + parts) * (double)rows;
 }

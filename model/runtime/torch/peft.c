@@ -13,19 +13,13 @@
  *                packed where bnb_4bit_use_double_quant says so: nf4-double, and unpacked by two kernels before
  *   fp32         adapters compute in it without autocast (Trainer's bf16 and fp16 off): dtp_plan_widens_adapters
  *   results      of packed matrices are copied before an adapter's is added (tuners/lora/bnb.py)
- *
- * Not modelled: prepare_model_for_kbit_training (peft, utils/other.py), which makes every fp16 and bf16 parameter that
- * is not packed fp32 - norms, embedding and head - but not of GPTQ. TRL's SFTTrainer calls it for 4 bits that no FSDP
- * shards, and with bf16 peft_module_casting_to_bf16 (trl/trainer/utils.py), which makes embedding and head bf16 again
- * and keeps norms fp32: an fp32 weight makes a norm's result fp32 (weight times the result in the input's format:
- * MistralRMSNorm), which Linear4bit computes in its own format but returns in its input's (bitsandbytes,
- * nn/modules.py), so that q, k, v, gate, up and the stream behind the first sum are fp32. Measured, of Mistral-7B:
- * 262,144 bytes a token more than without, 31 layers' inputs and what the head reads, 2 x 4096 each
- * (published_runs_3d_moe.csv, fa-049 and fa-051, fa-061 and fa-063). Its time by hand, bytes of a token in a layer of
- * width h, queries q, keys k, MLP f beyond those in 16 bits: forward and replay each 48 h + 20 (q + 2 k) + 20 (q + k) +
- * 28 f, casts of what each of eight products reads, of what five return, sums, RoPE and SiLU twice as wide; backward
- * about 100 h + 12 (q + 2 k) + 20 (q + k) + 36 f; together 2.75 MB, which eager kernels of an A100 move in 1.1 s for 4
- * x 4096 tokens and 32 layers, where 1.09 were measured. */
+ *   fp32 norms   prepare_model_for_kbit_training (peft, utils/other.py) makes every 16-bit parameter that is not
+ *                packed fp32 - norms, biases, embedding and head - but not of GPTQ. TRL's SFTTrainer called it until
+ *                0.25 for 4 bits that no FSDP shards, and with bf16 peft_module_casting_to_bf16 (trl/trainer/utils.py),
+ *                which makes embedding and head bf16 again: prepare_kbit, without which fp32_ends. An fp32 weight makes
+ *                a norm's result fp32 (weight times the result in the input's format: MistralRMSNorm), which
+ *                Linear4bit computes in its own format but returns in its input's (bitsandbytes, nn/modules.py):
+ *                lower_wide_norms.c */
 #include "runtime/torch/torch.h"
 
 #include "plan/rules.h"
