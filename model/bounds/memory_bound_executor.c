@@ -180,9 +180,9 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t opened =
         (input ? a->layer_all : a->layer_kept) + c * h + carried + (carried && !norms ? c * (q + 3 * h + up) : 0);
     /* of whole inputs of the MLP beside their casts; of latents as all come together */
-    const uint64_t branch = k->parallel ? c * h : 0,
-                   passing = input ? larger(c * f + whole_up + (narrowed ? up : 0), latents ? projected + qkv : 0)
-                                   : larger(lost || fp8 ? c * f : 0, narrowed);
+    const uint64_t branch = k->parallel || (input && k->experts) ? c * h : 0, /* experts' results join the stream */
+        passing = input ? larger(c * f + whole_up + (narrowed ? up : 0), latents ? projected + qkv : 0)
+                        : larger(lost || fp8 ? c * f : 0, narrowed);
     const int index = b->stages / DTP_BOUND_EXECUTOR_STAGES;
     b->passing[index] = c * h + branch + passing + (fp8 ? (input ? 2 : 1) * f : 0) + routed.results;
     b->cut = policy_input ? 0 : dtp_bound_tokens(b, unread);
