@@ -113,7 +113,9 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
     b->term = larger(b->term, down && m->rank ? w * m->in : 0);
     const uint64_t wide = casts ? dtp_plan_result_bytes(b->plan) : w / c * w;
     if (!compiled && !m->expert) /* of experts one at a time */
-        *stage = larger(*stage, m->rank ? wide * larger(down ? 0 : m->out, m->in) - goes : down ? c * m->in : 0);
+        *stage = larger(*stage, m->rank ? wide * larger(down ? 0 : m->out, m->in) - goes
+                                : down  ? larger(c, casts ? wide : 0) * m->in
+                                        : 0);
     if (m->magnitudes)
         add_magnitudes(b, m, stage);
 }
