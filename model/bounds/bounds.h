@@ -20,6 +20,8 @@
  *               scores; those of the MLP and the output matrix
  *   rotary      what the first norm saved; gradients of q, k, v and a chain of 5 c d_q (fused: none)
  *   end         the input, two gradients of it; all weight gradients of the block
+ * Beside all that a block saves stand the variables of a replay that goes to its end, or what one of the core alone
+ * walks through. Where layers are of two kinds each has such stages, shards and matrices of its own.
  *
  * With adapters gradients, their reductions and the optimizer are of these alone (memory_bound_block.c).
  *

@@ -11,33 +11,35 @@
 struct dtp_bound_stage {
     uint64_t token_bytes, elements, current, bytes;
 };
-#define DTP_BOUND_STAGES 5 /* of a kind of layer */
+enum { DTP_BOUND_STAGES = 5, DTP_BOUND_EXECUTOR_STAGES = 3 }; /* of a kind of layer */
 
 struct dtp_bound {
     const struct dtp_transformer *transformer;
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     /* Of each kind, [0] where all are alike: a token's bytes saved, kept where checkpointed; elements that are cast,
-     * have gradients, run in fewer bits; of a token of layers that stay in bf16 how much more; elements in shards. */
+     * have gradients, run in fewer bits; of a token of layers that stay in bf16 how much more; elements in shards, of
+     * all ranks, a rank's of those that have gradients. */
     uint64_t layer_all[DTP_LAYER_MLPS], layer_kept[DTP_LAYER_MLPS];
     uint64_t layer_cast[DTP_LAYER_MLPS], layer_trained[DTP_LAYER_MLPS], layer_narrow[DTP_LAYER_MLPS];
-    uint64_t wider[DTP_LAYER_MLPS], layer_padded[DTP_LAYER_MLPS];
+    uint64_t wider[DTP_LAYER_MLPS], layer_padded[DTP_LAYER_MLPS], layer_own[DTP_LAYER_MLPS];
     const struct dtp_units *units, *trained; /* all parameters; those that have gradients: all, or adapters alone */
     struct dtp_element_bytes bytes;
     uint64_t tokens, layers, partition; /* the latter: elements that a rank updates */
     bool uniform;                       /* all layers are of one kind */
-    /* Bytes that stay beside a layer's activations: fp8 weights by columns, unpacked ones; of these the latter, and
-     * what the first layer does not keep, whose input has no gradient; while a block's largest packed matrix is
-     * unpacked, of that what its product reads and nothing keeps. */
-    uint64_t kept_weights, unpacked, cut, unpacking, unpacked_one;
+    /* Bytes that stay beside a layer's activations, fp8 weights by columns, unpacked ones: of one that keeps all, of
+     * one at work that is replayed; what the first layer does not keep, whose input has no gradient; while a block's
+     * largest packed matrix is unpacked, of that what its product reads and nothing keeps. */
+    uint64_t kept_weights, again_weights, cut, unpacking, unpacked_one;
     /* Of a token: x A^T of all adapters of a layer, and what dropout made; with its terms, of one; an adapter's term of
      * what down reads, while that is unpacked; what a frozen head and down read, which nothing keeps for them. */
     uint64_t low, low_one, term, head_input, unkept;
     uint64_t narrow_input; /* bytes that the first layer keeps less of its input than others (dtp_plan_widens_norms) */
-    uint64_t rest_bytes, forward_bytes; /* parameters, optimizer, workspaces | beside what the last block saves */
-    int stages, matrices;               /* of the kinds that there are; of two kinds, of dense layers */
-    /* Our executor's: beside what forward keeps; of the block above; a block before its first norm; made again. */
-    uint64_t passing, carried, opened, replayed, returned;
+    uint64_t rest_bytes, forward_bytes;   /* parameters, optimizer, workspaces | beside what the last block saves */
+    int stages, matrices[DTP_LAYER_MLPS]; /* of the kinds that there are */
+    /* Our executor's: beside what forward keeps and all of a block, by kind; of the block above; a block before its
+     * first norm; made again. */
+    uint64_t passing[DTP_LAYER_MLPS], returned[DTP_LAYER_MLPS], carried, opened, replayed;
     /* Of the instants so far; those at which a block is all that stands of activations; what surely stands at one;
      * those at which a block's backward is at work. */
     uint64_t most_bytes, late_bytes, least_bytes, block_bytes;
@@ -47,7 +49,7 @@ struct dtp_bound {
      * matrices in the order of forward. */
     struct dtp_activations activations;
     struct dtp_bound_stage stage[DTP_LAYER_MLPS * DTP_BOUND_STAGES];
-    struct dtp_fetched_matrix matrix[DTP_LAYER_MATRICES];
+    struct dtp_fetched_matrix matrix[DTP_LAYER_MLPS][DTP_LAYER_MATRICES];
 };
 
 static inline uint64_t dtp_bound_tokens(const struct dtp_bound *b, uint64_t token_bytes)
@@ -102,8 +104,14 @@ static inline uint64_t dtp_bound_between(const struct dtp_bound *b, const uint64
 {
     return b->uniform ? (end - begin) * of[0] : dtp_bound_layers(b, end, of, of) - dtp_bound_layers(b, begin, of, of);
 }
-/* The worst stage of a block, of a finished weight gradient `element_bytes`, of the one at work `current` more. */
-uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes);
+/* The worst stage of a block of that kind, DTP_LAYER_MLPS: of any; of a finished weight gradient `element_bytes`, of
+ * the one at work `current` more. */
+uint64_t dtp_bound_block(const struct dtp_bound *b, int kind, uint64_t element_bytes, uint64_t current_bytes);
+/* Of layer number `layer`, as lists by kind have it. */
+static inline int dtp_bound_kind_of(const struct dtp_bound *b, uint64_t layer)
+{
+    return !b->uniform && dtp_transformer_layer_has_experts(b->transformer, layer);
+}
 
 /* Bytes beside activations and rest at the instants that every strategy has: weights, gradients, what is on its way. */
 struct dtp_bound_beside {

@@ -20,22 +20,24 @@ uint64_t dtp_bound_wide(const struct dtp_bound *b, uint64_t layers, const uint64
     uint64_t sum = 0;
     for (uint64_t layer = 0; layer < layers; layer++)
         if (dtp_plan_layer_is_wide(b->plan, b->transformer, layer))
-            sum += of_kind[!b->uniform && dtp_transformer_layer_has_experts(b->transformer, layer)];
+            sum += of_kind[dtp_bound_kind_of(b, layer)];
     return sum;
 }
 
 uint64_t dtp_bound_forward(const struct dtp_bound *b)
 {
-    const bool replayed = dtp_bound_whole(b, b->layers) == dtp_bound_whole(b, b->layers - 1) &&
-                          b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION; /* adapters keep nothing yet */
-    return dtp_bound_tokens(b, b->activations.layer_all - (replayed ? b->low - smaller(b->low_one, b->low) : 0)) +
-           b->kept_weights + larger(b->forward_bytes, b->unpacking) + dtp_bound_tokens(b, b->unkept);
+    const bool replayed = dtp_bound_whole(b, b->layers) == dtp_bound_whole(b, b->layers - 1),
+               goes = replayed && b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION; /* adapters' own */
+    return dtp_bound_tokens(b, b->activations.layer_all - (goes ? b->low - smaller(b->low_one, b->low) : 0)) +
+           (replayed ? 0 : b->kept_weights) + larger(b->forward_bytes, b->unpacking) + dtp_bound_tokens(b, b->unkept);
 }
 
-uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint64_t current_bytes)
+uint64_t dtp_bound_block(const struct dtp_bound *b, int kind, uint64_t element_bytes, uint64_t current_bytes)
 {
+    const bool any = kind == DTP_LAYER_MLPS;
+    const int each = b->stages / (b->uniform ? 1 : DTP_LAYER_MLPS), end = any ? b->stages : (kind + 1) * each;
     uint64_t most = b->unpacking ? dtp_bound_tokens(b, b->activations.layer_all + b->term) + b->unpacking : 0;
-    for (int i = 0; i < b->stages; i++) {
+    for (int i = any ? 0 : kind * each; i < end; i++) {
         const struct dtp_bound_stage *s = &b->stage[i];
         most = larger(most, dtp_bound_tokens(b, s->token_bytes) + element_bytes * s->elements +
                                 current_bytes * s->current + s->bytes + b->unpacked_one);
@@ -45,7 +47,8 @@ uint64_t dtp_bound_block(const struct dtp_bound *b, uint64_t element_bytes, uint
         most = larger(most + dtp_bound_tokens(b, b->activations.layer_input),
                       dtp_bound_tokens(b, b->activations.layer_all) + b->forward_bytes);
     const uint64_t wider = b->plan->megatron.bf16_last ? larger(b->wider[0], b->wider[1]) : 0;
-    return most + dtp_bound_tokens(b, b->activations.gradient + wider) + b->kept_weights;
+    return most + dtp_bound_tokens(b, b->activations.gradient + wider) +
+           (b->activations.checkpoint_every == 1 ? b->again_weights : b->kept_weights);
 }
 
 /* The stage of a block's backward in which a matrix' gradient is made. */
@@ -59,7 +62,7 @@ static int stage_of(enum dtp_layer_matrix_id id)
  * gradient, or a term of an input's, beside the frozen matrix', while the gradient of what a frozen down matrix reads
  * takes no kept tensor's room; of a compiler's kernel between the MLP's matmuls a tensor for each term. */
 struct adapters {
-    uint64_t terms, stage[DTP_BOUND_STAGES], low[DTP_BOUND_STAGES];
+    uint64_t terms, results, stage[DTP_BOUND_STAGES], low[DTP_BOUND_STAGES];
 };
 
 /* DoRA: both results that magnitudes multiply stay; forward has the identity and three of B A's shape, or three terms
@@ -70,6 +73,26 @@ static void add_magnitudes(struct dtp_bound *b, const struct dtp_layer_matrix *m
     b->low += 2 * c * m->out;
     b->unpacking = larger(b->unpacking, identity + larger(3 * all, all + dtp_bound_tokens(b, 3 * c * m->out)));
     *stage = larger(*stage, 4 * c * m->out);
+}
+
+/* What is unpacked once for forward and backward stays between them where both are of one pass: of a block that keeps
+ * all, or of a replay, which makes no product whose result is kept, nor the last one, unless something reads it. A
+ * first block needs those alone whose input has a gradient. */
+static void add_unpacked(struct dtp_bound *b, const struct dtp_layer_tensors *tensors, int i, bool one_replayed)
+{
+    const struct dtp_layer_matrix *m = &tensors->kind.matrix[i];
+    const uint64_t read = b->bytes.compute * m->out * m->in, result = UINT64_C(1) << m->result;
+    const bool called = !b->plan->compile && m->rank,
+               last = i == tensors->kind.matrices - 1 && !(tensors->saved & result || called),
+               core = b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION,
+               again = tensors->kept == tensors->saved || !(core || last || tensors->kept & result),
+               back = !tensors->cut || tensors->first_gradients >> tensors->input[i] & 1,
+               needed = back || b->layers > 1, stays = dtp_base_stays_unpacked(b->plan) && needed;
+    b->kept_weights += stays ? m->groups * read : 0;
+    b->again_weights += stays && again ? m->groups * read : 0;
+    b->cut += stays && tensors->kept == tensors->saved && !back ? m->groups * read : 0;
+    b->unpacked_one = larger(b->unpacked_one, !needed || (stays && (again || !one_replayed)) ? 0 : read);
+    b->unpacking = larger(b->unpacking, dtp_base_unpacking(b->plan, m->out, m->in).workspace_bytes + read);
 }
 
 static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, int i, bool replays, struct adapters *a)
@@ -85,38 +108,34 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
     b->low += low, a->low[stage_of(m->id)] += low + (m->magnitudes ? 2 * c * m->out : 0);
     b->low_one = larger(b->low_one, !m->rank ? 0 : low + (m->magnitudes ? 2 : compiled ? 0 : w / c) * w * m->out);
     if (compiled)
-        a->terms += down      ? c * m->in
-                    : m->rank ? (up ? c * m->out : 0) + (replays && (up || m->id == DTP_MATRIX_OUTPUT) ? c * m->out : 0)
-                              : 0;
+        a->terms += down ? c * m->in : m->rank && up ? c * m->out : 0;
+    a->results += replays && m->rank && (up || m->id == DTP_MATRIX_OUTPUT) ? c * m->out : 0;
     b->term = larger(b->term, down && m->rank ? w * m->in : 0);
     const uint64_t wide = casts ? dtp_plan_result_bytes(b->plan) : w / c * w;
     if (!compiled && !m->expert) /* of experts one at a time */
-        *stage = larger(*stage, m->rank ? wide * larger(down ? 0 : m->out, m->in) - goes : down ? c * m->in : 0);
+        *stage = larger(*stage, m->rank ? wide * larger(down ? 0 : m->out, m->in) - goes
+                                : down  ? larger(c, casts ? wide : 0) * m->in
+                                        : 0);
     if (m->magnitudes)
         add_magnitudes(b, m, stage);
-    if (asked->base == DTP_BASE_NONE)
-        return;
-    const uint64_t read = c * m->out * m->in, stays = dtp_base_stays_unpacked(b->plan);
-    b->unpacked += stays ? m->groups * read : 0;
-    b->unpacked_one = larger(b->unpacked_one, stays ? 0 : read);
-    b->unpacking = larger(b->unpacking, dtp_base_unpacking(b->plan, m->out, m->in).workspace_bytes + read);
 }
 
 static struct adapters adapters_of(struct dtp_bound *b, const struct dtp_layer_tensors *tensors,
                                    struct dtp_activations *activations)
 {
     struct adapters a = {0};
-    for (int i = 0; i < tensors->kind.matrices; i++)
+    for (int i = 0; i < tensors->kind.matrices; i++) {
         add_adapter(b, &tensors->kind, i, activations->checkpoint_every && b->plan->compile, &a);
+        if (b->plan->adapters.base != DTP_BASE_NONE)
+            add_unpacked(b, tensors, i, activations->checkpoint_every == 1);
+    }
     activations->layer_all += b->low;
     activations->layer_kept += b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? b->low : 0;
-    b->kept_weights = b->unpacked;
-    if (tensors->kept == tensors->saved) /* nothing is made again, so nothing unpacked */
+    if (tensors->kept == tensors->saved) { /* nothing is made again */
         activations->checkpoint_every = 0;
-    const bool cut = tensors->cut && b->unpacked && !activations->checkpoint_every;
-    for (int i = 0; cut && i < tensors->kind.matrices; i++) {
-        const struct dtp_layer_matrix *m = &tensors->kind.matrix[i];
-        b->cut += tensors->first_gradients >> tensors->input[i] & 1 ? 0 : b->bytes.compute * m->groups * m->out * m->in;
+        b->cut += tensors->cut
+                      ? dtp_bound_tokens(b, dtp_layer_tensors_bytes(tensors, tensors->saved ^ tensors->saved_first))
+                      : 0;
     }
     if (!b->plan->adapters.train_ends)
         b->head_input = dtp_plan_result_bytes(b->plan) * b->transformer->hidden;
@@ -151,21 +170,31 @@ static uint64_t in_steps(const struct dtp_bound *b, const struct dtp_layer_kind 
     return 32 * kind->d_kv + (context.keeps ? 0 : hand);
 }
 
+/* Of a token, what steps of shared attention in fp32 have in forward: two results and twice that to merge them, the one
+ * that is kept, keys and values. */
+static uint64_t walked(const struct dtp_bound *b, const struct dtp_layer_kind *kind)
+{
+    const bool steps = b->plan->cp > 1 && b->plan->cp_comm != DTP_CP_A2A && b->plan->runtime->walks_gathered;
+    return steps ? (16 + b->bytes.compute) * kind->d_q + 6 * b->bytes.compute * kind->d_kv : 0;
+}
+
 /* In forward beside all that a block saves: an operand in fp32 and its cast, of the last product; or as the block's
  * result is made, of eager kernels, what the last branch returned, of branches side by side both and their sum; where
  * no norm stands before branches what these read of the stream is saved cast, and stands besides; or instead of the
- * MLP's tensors, of steps of shared attention in fp32 two results and twice that to merge them. */
-static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_kind *kind,
+ * MLP's tensors what attention walks through. */
+static uint64_t forward_bytes(const struct dtp_bound *b, const struct dtp_layer_tensors *tensors,
                               const struct dtp_activations *a, uint64_t up, uint64_t cast)
 {
-    const bool steps = b->plan->cp > 1 && b->plan->cp_comm != DTP_CP_A2A && b->plan->runtime->walks_gathered;
-    const uint64_t c = b->bytes.compute, kv = 6 * c * kind->d_kv, walked = steps ? (16 + c) * kind->d_q + kv : 0,
+    const struct dtp_layer_kind *kind = &tensors->kind;
+    const uint64_t locals = dtp_layer_tensors_bytes(tensors, tensors->locals & ~tensors->saved);
+    const uint64_t c = b->bytes.compute, steps = walked(b, kind),
                    returned = kind->norms_after ? a->layer_input : c * kind->hidden,
                    streams = kind->norms_before ? 0 : 2 * (a->layer_input - c * kind->hidden),
-                   results = dtp_plan_fuses(b->plan) || b->plan->compile ? 0
-                             : kind->parallel                            ? 4 * c * kind->hidden
-                                                                         : returned + a->layer_input + streams;
-    return larger(dtp_bound_tokens(b, larger(results, larger(walked, a->layer_mlp) - a->layer_mlp)),
+                   results = dtp_plan_fuses(b->plan) || b->plan->compile
+                                 ? (kind->experts ? 4 * kind->hidden + locals : 0)
+                             : kind->parallel ? 4 * c * kind->hidden
+                                              : returned + a->layer_input + streams;
+    return larger(dtp_bound_tokens(b, larger(results, larger(steps, a->layer_mlp) - a->layer_mlp)),
                   larger(dtp_bound_tokens(b, cast * kind->ffn), cast * up));
 }
 
@@ -200,20 +229,31 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     if (plan->precision.compute == DTP_FP8)
         dtp_fp8_casts_of(plan, &b->cluster->gpu, &casts);
     if (casts.keeps_columns && b->uniform)
-        b->kept_weights += dtp_fp8_bytes(plan->precision.fp8_recipe, (gated + 1) * h * b->transformer->ffn);
+        b->again_weights = b->kept_weights =
+            dtp_fp8_bytes(plan->precision.fp8_recipe, (gated + 1) * h * b->transformer->ffn);
     /* the product's own gradient takes its room, as far as it was kept */
     const uint64_t product = tensors->saved & DTP_TENSOR_BIT(PRODUCT) ? tensors->bytes[DTP_TENSOR_PRODUCT] : 0,
                    lost = kind->adapted ? 0 : c * f - smaller(product, c * f);
+    /* compiled casts of an operand and of the weight stand together, in forward and as the input's gradient is made */
+    const uint64_t joined = plan->precision.compute == DTP_FP8 && !casts.kept && !casts.scratch_bytes;
     /* as down's gradients are made, a cast of the stream's beside that of what down reads */
     const uint64_t each = inner_gradients(b, kind),
                    cast_down = smaller(each, 1) * c * f + smaller(c * h, a->gradient - c * h);
     uint64_t inner = larger(larger(larger(each * r * f, cast_down) + lost, again ? c * h : 0), results);
-    b->unkept = larger(b->unkept, kind->adapted ? r * f - smaller(product, r * f) : 0);
+    if (plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION) /* it runs again beside the MLP's */
+        inner = larger(inner, walked(b, kind));
+    if (again && plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL) { /* whose replay goes to the end */
+        uint64_t makes = 0;
+        for (int i = 0; i < tensors->operators; i++)
+            makes |= tensors->op[i].makes;
+        const uint64_t variables = dtp_layer_tensors_bytes(tensors, makes & ~tensors->saved);
+        inner = larger(inner, variables + joined * f);
+    }
+    b->unkept =
+        larger(b->unkept, kind->adapted || plan->precision.compute == DTP_FP8 ? r * f - smaller(product, r * f) : 0);
     const uint64_t scratch = casts.scratch_bytes, cast = scratch ? scratch + 1 : 0; /* of rows, or of the weight */
-    b->forward_bytes = larger(
-        b->forward_bytes, larger(forward_bytes(b, kind, a, up, cast), dtp_bound_tokens(b, runs ? scores : 2 * scores)));
-    /* compiled casts of the gradient and of the weight stand together, as the input's gradient is made */
-    const uint64_t joined = plan->precision.compute == DTP_FP8 && !casts.kept && !scratch;
+    b->forward_bytes = larger(b->forward_bytes, larger(forward_bytes(b, tensors, a, up, cast),
+                                                       dtp_bound_tokens(b, runs ? scores : 2 * scores)));
     const struct dtp_bound_stage stages[DTP_BOUND_STAGES] = {
         {a->layer_all + inner, 0, matrix, larger(dtp_bound_tokens(b, scratch * f), cast * matrix)},
         {a->layer_all - a->layer_mlp - adapters->low[0] + r * gated * f + joined * (gated * f + c * h), mlp - up, up,
@@ -225,20 +265,21 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     const uint64_t made_first = adapters->stage[0] - smaller(adapters->stage[0], r * f),
                    alone = plan->compile ? 0 : smaller(inner, made_first);
     for (int i = 0; i < DTP_BOUND_STAGES; i++) {
-        const uint64_t adapted = stages[i].token_bytes + adapters->stage[i] + adapters->terms - (i ? 0 : alone);
+        const uint64_t adapted = stages[i].token_bytes + adapters->stage[i] + (i < 2 ? adapters->results : 0) +
+                                 (i ? 0 : adapters->terms) - (i ? 0 : alone);
         stage[i] = kind->adapted ? (struct dtp_bound_stage){adapted, u->layer_trained, 0} : stages[i];
     }
     b->stages += DTP_BOUND_STAGES;
 }
 
-static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind)
+static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind, int index)
 {
-    b->matrices = kind->matrices;
+    b->matrices[index] = kind->matrices;
     for (int i = 0; i < kind->matrices; i++) {
         const struct dtp_layer_matrix *m = &kind->matrix[i];
         const uint64_t elements = m->groups * m->out * m->in, adapters = m->groups * m->rank * (m->out + m->in);
-        b->matrix[i] = (struct dtp_fetched_matrix){elements, kind->adapted ? adapters : elements,
-                                                   m->rank * larger(m->in, m->out), stage_of(m->id)};
+        b->matrix[index][i] = (struct dtp_fetched_matrix){elements, kind->adapted ? adapters : elements,
+                                                          m->rank * larger(m->in, m->out), stage_of(m->id)};
     }
 }
 
@@ -253,12 +294,13 @@ void dtp_bound_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, in
         dtp_bound_executor_kind(b, &tensors->kind, &activations);
     else
         add_stages(b, tensors, &activations, units, &adapters);
-    if (index == 0 && b->plan->runtime->counts_elements)
-        list_matrices(b, &tensors->kind);
+    if (b->plan->runtime->counts_elements)
+        list_matrices(b, &tensors->kind, index);
     b->layer_all[index] = activations.layer_all, b->layer_kept[index] = activations.layer_kept;
     b->layer_cast[index] = units->layer_cast, b->layer_narrow[index] = units->layer_narrow;
     b->layer_trained[index] = dtp_plan_adapts(b->plan) ? units->layer_trained : units->layer;
     b->wider[index] = layers->wide[index] - smaller(layers->wide[index], activations.layer_kept);
+    b->layer_own[index] = dtp_plan_adapts(b->plan) ? b->trained->layer_shard : units->layer_shard;
     b->layer_padded[index] = dtp_units_padded(units, b->plan, units->layer, units->layer_shard, units->expert_shard);
     if (index == 0 || activations.layer_all > b->activations.layer_all)
         b->activations = activations;

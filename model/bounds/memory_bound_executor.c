@@ -32,7 +32,8 @@ enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm 
 
 struct executor {
     uint64_t elements[KINDS], largest, total, own; /* trained, padded to equal shards: of modules, of all; a rank's */
-    uint64_t frozen;                               /* bytes of the others, with the largest matrix unpacked */
+    uint64_t slot; /* of the ring: room for any block, and for any block's divided experts, which are another module */
+    uint64_t frozen; /* bytes of the others, with the largest matrix unpacked */
     /* Bytes of gradients as they are made, and as the optimizer reads them: of modules, [BLOCK] of all blocks; of a
      * block of each kind, and of its divided experts, whose shard stands beside its attention. */
     uint64_t whole[KINDS], shard[KINDS], all_whole, all_shard;
@@ -83,8 +84,26 @@ static double room(const struct dtp_plan *plan, const struct dtp_layer_kind *k)
     return k->experts ? fmin(asked, ranks * fmin(1, own / (double)k->experts_per_token)) : 1;
 }
 
-/* What a block's backward has beside the stream's gradient, in two stages. mlp: what was kept; a product or second norm
- * that was not is made again, beside its gradient. core: attention's tensors, its gradients and workspace. With a
+/* Of a token, bytes around experts' matmuls. Kept: rows that came; scores; of shared experts; weights and routes of
+ * rows that go, and where ranks divide experts of those that came. Results: what experts return and what is sent of it,
+ * or both gradients; where shared experts are weighed theirs. */
+struct routed {
+    uint64_t kept, results;
+};
+static struct routed routed_of(const struct dtp_bound *b, const struct dtp_layer_kind *k, double times)
+{
+    const double rows = (double)k->experts_per_token, divided = b->plan->ep > 1 ? 1 : 0;
+    const uint64_t c = b->bytes.compute, h = k->hidden, sent = k->experts_per_token,
+                   came = (uint64_t)ceil(times * rows), shared = 3 * k->shared_ffn + (k->shared_gate ? h + 1 : 0),
+                   routes = 12 * sent + (b->plan->ep > 1 ? 16 * came : 4 * sent),
+                   back = (uint64_t)ceil((divided + times) * rows + (k->shared_ffn ? 1 : 0));
+    if (!k->experts)
+        return (struct routed){0, 0};
+    return (struct routed){c * (came * h + k->experts + shared) + routes, c * h * back};
+}
+
+/* What a block's backward has beside the stream's gradient, in three stages. mlp: what was kept; a product or second
+ * norm that was not is made again, beside its gradient. core: attention's tensors, its gradients and workspace. With a
  * stream of weight gradients, what these read stands until a norm's backward behind the branch's last one: up's
  * gradient to that of the first norm, or where branches side by side have norms of their own, to the second's behind
  * the core's gradient; of one norm the product too; qkv's to the block below's first, or where no norm stands in front
@@ -95,16 +114,9 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     /* what projections read is kept as its cast, if that is what their weights' gradients are made of */
     const bool fp8 = plan->precision.compute == DTP_FP8 && dtp_plan_runs_narrow(plan, DTP_PRODUCT_WEIGHT_GRADIENT);
     const uint64_t c = b->bytes.compute, n = fp8 ? 1 : c, h = k->hidden, q = k->d_q, kv = k->d_kv;
-    const double times = room(plan, k), rows = (double)k->experts_per_token;
+    const double times = room(plan, k);
     const uint64_t f = (uint64_t)ceil(times * (double)k->ffn), up = k->gated ? 2 * f : f, read = 4 * k->norm_statistics;
-    /* around experts' matmuls rows that came; scores; shared experts; weights and routes of rows that go, and where
-     * ranks divide experts of those that came */
-    const uint64_t sent = k->experts_per_token, came = (uint64_t)ceil(times * rows),
-                   shared = 3 * k->shared_ffn + (k->shared_gate ? h + 1 : 0),
-                   routes = 12 * sent + (plan->ep > 1 ? 16 * came : 4 * sent);
-    /* what experts return and what is sent of it, or both gradients; where shared experts are weighed theirs */
-    const double back = ((plan->ep > 1 ? 1 : 0) + times) * rows + (k->shared_ffn ? 1 : 0);
-    const uint64_t results = k->experts ? c * h * (uint64_t)ceil(back) : 0;
+    const struct routed routed = routed_of(b, k, times);
     const uint64_t whole_up = c * up, kept_up = plan->executor.activation_fp8_input_store ? up : whole_up;
     const uint64_t qkv = c * (q + kv + (k->kv_latent ? k->d_core : kv)), core = c * k->d_core + 4 * k->heads;
     const bool apart = plan->executor.gradient_stream, behind = k->norms_after,
@@ -120,13 +132,11 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t first = norms && trained & (READ_FIRST | (norms == 1 ? READ_SECOND : 0)) ? n * h : 0,
                    second_read = norms == 2 && trained & READ_SECOND ? n * h : 0,
                    product = trained & 1u << DTP_TARGET_DOWN ? n * f : 0;
-    const uint64_t beside =
-        behind || norms == 1 ? c * h : 0; /* a gradient that waits for the other branch, or a norm */
+    const uint64_t beside = behind || norms == 1 ? c * h : 0; /* a gradient waits for the other branch, or a norm */
     const uint64_t attention = c * h + first + (norms ? read : 0) + qkv + core + returned + b->low + raw + latents +
                                (latents ? 4 : 0) + (k->q_latent ? 4 : 0);
     a->layer_input = a->gradient = c * h;
-    a->layer_all = attention + sum + second_read + (norms == 2 ? read : 0) + returned + kept_up + product +
-                   (k->experts ? c * (came * h + k->experts + shared) + routes : 0);
+    a->layer_all = attention + sum + second_read + (norms == 2 ? read : 0) + returned + kept_up + product + routed.kept;
     a->layer_kept = core_lost      ? a->layer_all - core
                     : lost         ? a->layer_all - first - second_read - product
                     : policy_input ? c * h
@@ -136,11 +146,15 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     uint64_t again = apart && lost ? c * f + 2 * second : apart || lost ? larger(c * f, larger(second, output)) : 0;
     uint64_t held = c * up + (k->parallel ? c * f : second);
     if (k->experts) /* rows that came; of shared experts */
-        held += results + c * 2 * k->shared_ffn;
-    /* up's gradient beside its casts, by rows and by columns, for which the activation has gone, where it was kept; or
-     * that activation before it is cast; what attention returned by columns in replays */
+        held += routed.results + c * 2 * k->shared_ffn;
+    /* up's gradient beside its casts and its weight's, by rows and by columns, for which the activation has gone, where
+     * it was kept; or that activation before it is cast, beside down's; what attention returned by columns in replays
+     */
+    uint64_t up_again = again;
     if (fp8)
-        again = larger(lost ? 2 * up + second_read : 2 * up - f, lost ? c * f + f : c * f) + (input ? k->d_core : 0);
+        up_again = (lost ? 2 * up + second_read : 2 * up - f) + (input ? k->d_core : 0),
+        again = (lost ? c * f + f : c * f) + (input ? k->d_core : 0);
+    again = larger(again, c * k->shared_ffn); /* their backward comes before that of experts */
     const uint64_t mlp = (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no tensor's room */
     const uint64_t made = c * k->d_core + qkv + core_workspace(b, k);
     /* with nothing trained below, backward of the first layer needs no q, k, v, nor an MLP beside attention */
@@ -150,9 +164,15 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
                    unread = inner ? 0 : (beside_mlp ? a->layer_all : attention) - returned - b->low - first - result;
     const uint64_t alone = policy_input && b->layers == 1 ? unread : 0, narrowed = kept_up < whole_up ? whole_up : 0,
                    in_core = attention - (second && lost && first ? c * h : 0) + made + (apart && !output ? held : 0);
-    const struct dtp_bound_stage of_mlp = {mlp - alone + beside + again + (apart ? 2 : 1) * results + narrowed},
-                                 of_core = {inner || b->layers > 1 ? in_core + beside : 0};
-    b->stage[b->stages++] = of_mlp, b->stage[b->stages++] = of_core;
+    const uint64_t in_mlp = mlp - alone + beside + (apart ? 2 : 1) * routed.results + narrowed,
+                   matrix = fp8 ? h * k->ffn : 0,
+                   exchanged = plan->cp > 1 && plan->cp_comm == DTP_CP_A2A
+                                   ? attention + 4 * c * k->d_core + c * up + (k->parallel ? 0 : second)
+                                   : 0; /* results and gradients come and go beside up's weight gradient */
+    struct dtp_bound_stage *stage = &b->stage[b->stages];
+    stage[0] = (struct dtp_bound_stage){in_mlp + again, .bytes = matrix};
+    stage[1] = (struct dtp_bound_stage){in_mlp + up_again, .bytes = k->gated ? 2 * matrix : matrix};
+    stage[2] = (struct dtp_bound_stage){inner || b->layers > 1 ? larger(in_core, exchanged) + beside : 0};
     /* gradients as they are projected, of latents as well, and what they multiply */
     const uint64_t heads = k->heads * (2 * k->head_dim - k->rope_head_dim) + k->d_core,
                    projected = latents ? c * heads + latents : qkv;
@@ -160,13 +180,15 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t opened =
         (input ? a->layer_all : a->layer_kept) + c * h + carried + (carried && !norms ? c * (q + 3 * h + up) : 0);
     /* of whole inputs of the MLP beside their casts; of latents as all come together */
-    const uint64_t branch = k->parallel ? c * h : 0,
-                   passing = input ? larger(c * f + whole_up + (narrowed ? up : 0), latents ? projected + qkv : 0)
-                                   : larger(lost || fp8 ? c * f : 0, narrowed);
-    b->passing = larger(b->passing, c * h + branch + passing + (fp8 ? (input ? 2 : 1) * f : 0) + results);
+    const uint64_t branch = k->parallel || (input && k->experts) ? c * h : 0, /* experts' results join the stream */
+        passing = input ? larger(c * f + whole_up + (narrowed ? up : 0), latents ? projected + qkv : 0)
+                        : larger(lost || fp8 ? c * f : 0, narrowed);
+    const int index = b->stages / DTP_BOUND_EXECUTOR_STAGES;
+    b->passing[index] = c * h + branch + passing + (fp8 ? (input ? 2 : 1) * f : 0) + routed.results;
     b->cut = policy_input ? 0 : dtp_bound_tokens(b, unread);
-    b->returned = larger(b->returned, a->layer_all + c * h + results), b->carried = larger(b->carried, carried);
+    b->returned[index] = a->layer_all + c * h + routed.results, b->carried = larger(b->carried, carried);
     b->opened = larger(b->opened, opened);
+    b->stages += DTP_BOUND_EXECUTOR_STAGES;
     b->replayed = larger(b->replayed, input ? opened + (behind ? c * h : 0) + narrowed : 0);
 }
 
@@ -189,7 +211,7 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
     x.streams = (on_host || plan->executor.update_in_backward) && x.shards && !x.always;
     const bool once = alone && !x.several,
                wide = plan->executor.reduce_engine == DTP_ENGINE_COPY && x.shards && b->bytes.master && !on_host;
-    uint64_t block[DTP_LAYER_MLPS], own[DTP_LAYER_MLPS], of_blocks = once ? c : r;
+    uint64_t block[DTP_LAYER_MLPS], own[DTP_LAYER_MLPS], of_blocks = once ? c : r, apart = 0;
     for (int i = 0; i < (b->uniform ? 1 : DTP_LAYER_MLPS); i++) { /* experts that ranks divide are their own module */
         const bool divided = (b->uniform || i == DTP_LAYER_EXPERTS) && !dtp_plan_adapts(plan);
         const uint64_t experts = divided ? dtp_round_up(u->expert_elements, even * u->expert_ranks) : 0,
@@ -197,8 +219,10 @@ static struct executor executor_of(const struct dtp_bound *b, bool chunks)
         block[i] = rest + experts, own[i] = rest / u->ranks + (experts ? experts / u->expert_ranks : 0);
         x.block_whole[i] = of_blocks * block[i], x.block_shard[i] = (wide ? 4 : of_blocks) * own[i];
         x.elements[BLOCK] = larger(x.elements[BLOCK], block[i]);
+        x.slot = larger(x.slot, rest), apart = experts;
         x.early = experts ? (wide ? 4 : of_blocks) * experts / u->expert_ranks : 0;
     }
+    x.slot += apart;
     for (int i = 0; i < KINDS; i++) {
         const uint64_t bytes = once && (i != x.head || (!chunks && u->head)) ? c : r,
                        elements = i == BLOCK ? blocks(b, block, b->layers) : x.elements[i],
@@ -231,7 +255,7 @@ static uint64_t rest_bytes(const struct dtp_bound *b, const struct executor *x)
     bytes += b->transformer->position == DTP_POSITION_ROPE ? 4 * b->transformer->head_dim * plan->sequence : 0;
     bytes += plan->offload == DTP_OFFLOAD_NONE ? (b->bytes.moments + b->bytes.master) * own : 0;
     bytes += host_params ? 0 : c * (x->sharded ? own : x->total) + x->frozen;
-    bytes += x->sharded ? c * ring * x->elements[BLOCK] : 0;
+    bytes += x->sharded ? c * ring * x->slot : 0;
     bytes += x->shards && host_params ? 2 * c * largest : 0;
     const uint64_t experts = b->uniform ? 0 : dtp_transformer_expert_layers(b->transformer, b->layers);
     bytes += x->streams ? smaller(2, b->layers - experts) * x->block_shard[DTP_LAYER_DENSE] +
@@ -275,7 +299,8 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
     uint64_t c = x->sharded ? b->bytes.compute : 0;
     bool moves = x->shards || x->sums, ahead = b->layers == 1 && b->plan->prefetch && b->units->head;
     uint64_t kept = dtp_bound_saved(b, b->layers), stream = dtp_bound_tokens(b, a->gradient);
-    uint64_t below = dtp_bound_saved(b, b->layers - 1), head = c * x->elements[x->head];
+    uint64_t below = dtp_bound_saved(b, b->layers - 1),
+             head = c * (x->elements[x->head] + (x->head == LAST ? 0 : x->elements[LAST]));
     uint64_t before = !x->several ? 0 : x->always && x->shards ? x->all_shard : x->all_whole;
     uint64_t drains = x->always && moves ? x->whole[FIRST] + one(b, x->block_whole, b->layers) : 0;
     uint64_t made = gradients(b, x, 0), scattered = x->shards && !x->always ? x->shard[LAST] : 0;
@@ -284,9 +309,17 @@ static void forward(struct dtp_bound *b, const struct executor *x, uint64_t chun
                           dtp_bound_tokens(b, a->layer_kept == a->layer_input ? a->layer_all : a->layer_kept));
     dtp_bound_keep(b, before + drains + c * x->elements[FIRST] + stream);
     dtp_bound_keep(b, before + drains + (ahead || !b->units->head ? head : 0) + dtp_bound_saved(b, 1) +
-                          dtp_bound_tokens(b, b->passing));
-    const bool whole = a->checkpoint_every > 1 && (b->layers - 1) % a->checkpoint_every;
-    dtp_bound_keep(b, before + below + head + dtp_bound_tokens(b, whole ? b->returned : a->layer_kept + b->passing));
+                          dtp_bound_tokens(b, b->passing[dtp_bound_kind_of(b, 0)]));
+    bool seen[DTP_LAYER_MLPS] = {false, b->uniform}; /* the last block of each kind */
+    for (uint64_t i = b->layers; i-- > 0 && !(seen[0] && seen[1]);) {
+        const int kind = dtp_bound_kind_of(b, i);
+        const bool whole = a->checkpoint_every > 1 && i % a->checkpoint_every;
+        if (!seen[kind])
+            dtp_bound_keep(b,
+                           before + dtp_bound_saved(b, i) + (i + 1 < b->layers ? 0 : head) +
+                               dtp_bound_tokens(b, whole ? b->returned[kind] : b->layer_kept[kind] + b->passing[kind]));
+        seen[kind] = true;
+    }
     dtp_bound_keep(b, made + kept + 2 * stream + head + chunk_bytes + 4 * b->tokens);
     dtp_bound_keep(b, made + kept + stream + head + larger(2 * stream, scattered));
 }
@@ -297,18 +330,20 @@ void dtp_bound_executor(struct dtp_bound *b)
     uint64_t asked = b->plan->executor.loss_chunk, stream = dtp_bound_tokens(b, b->activations.gradient);
     uint64_t rows = smaller(dtp_executor_loss_chunk_rows(asked, row_bytes), b->tokens);
     const struct executor x = executor_of(b, rows < b->tokens);
-    b->most_bytes = b->least_bytes = b->kept_weights = b->unpacked = b->unpacking = b->unpacked_one = 0;
+    b->most_bytes = b->least_bytes = b->kept_weights = b->again_weights = b->unpacking = b->unpacked_one = 0;
     b->rest_bytes = rest_bytes(b, &x);
     forward(b, &x, rows * row_bytes);
     const bool scatters = x.shards && !x.always && !x.streams, fp8 = b->plan->precision.compute == DTP_FP8;
     const uint64_t cast = fp8 ? b->units->down * (dtp_activation_is_gated(b->transformer->activation) ? 2 : 1) : 0;
-    const uint64_t work = dtp_bound_block(b, 0, 0) + (scatters ? x.early : 0),
-                   replayed = dtp_bound_tokens(b, b->replayed) + cast,
-                   carried = work + dtp_bound_tokens(b, b->carried), /* behind the first */
-        next = b->uniform ? smaller(larger(b->activations.checkpoint_every, 2) + 1, 5) : b->layers;
+    const uint64_t replayed = dtp_bound_tokens(b, b->replayed) + cast, behind = dtp_bound_tokens(b, b->carried),
+                   next = b->uniform ? smaller(larger(b->activations.checkpoint_every, 2) + 1, 5) : b->layers;
+    uint64_t works[DTP_LAYER_MLPS];
+    for (int i = 0; i < (b->uniform ? 1 : DTP_LAYER_MLPS); i++)
+        works[i] = dtp_bound_block(b, i, 0, 0) + (scatters && (b->uniform || i == DTP_LAYER_EXPERTS) ? x.early : 0);
     for (uint64_t i = 1; i <= b->layers; i = i < next || i == b->layers ? i + 1 : b->layers) {
         const uint64_t below = dtp_bound_saved(b, b->layers - i), going = gradients(b, &x, i) + below,
-                       scattered = scatters ? one(b, x.block_shard, i) : 0;
+                       scattered = scatters ? one(b, x.block_shard, i) : 0,
+                       work = works[dtp_bound_kind_of(b, b->layers - i)], carried = work + behind;
         dtp_bound_keep(
             b, going + larger(i > 1 ? larger(carried, dtp_bound_tokens(b, b->opened)) : work, stream + scattered));
         if (i > 1)

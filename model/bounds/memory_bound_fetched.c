@@ -51,12 +51,12 @@ static void measure(struct fetching *f)
 {
     const struct dtp_bound *b = f->b;
     const struct dtp_activations *a = &b->activations;
-    const int n = b->matrices;
+    const int n = b->matrices[0];
     const uint64_t norm = a->layer_input + a->layer_norms / 2, all = a->layer_all, core = norm + a->layer_attention,
                    grown[] = {all, all, all - a->layer_mlp, core, norm}, stream = dtp_bound_tokens(b, a->gradient);
     f->made[n] = b->trained->layer;
     for (int i = 0; i < 2 * n; i++) {
-        const struct dtp_fetched_matrix *m = &b->matrix[i % n];
+        const struct dtp_fetched_matrix *m = &b->matrix[0][i % n];
         const int part = i < n ? i : i + 1, s = m->stage;
         const uint64_t inner = stream + dtp_bound_tokens(b, b->stage[s].token_bytes),
                        end = stream + dtp_bound_tokens(b, b->stage[DTP_BOUND_STAGES - 1].token_bytes);
@@ -121,7 +121,7 @@ static void start(struct fetching *f, struct dtp_bound *b)
     f->standing = b->bytes.reduce * plan->deepspeed.reduce_bucket_size +
                   (plan->offload == DTP_OFFLOAD_NONE ? b->bytes.grads * b->trained->total_shard : 0);
     f->bucket = (struct dtp_reduced_bucket){.room = plan->deepspeed.reduce_bucket_size};
-    dtp_fetched_start(&f->weights, plan, b->units, b->matrix, b->matrices,
+    dtp_fetched_start(&f->weights, plan, b->units, b->matrix[0], b->matrices[0],
                       plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? 0 : every);
     measure(f);
 }

@@ -60,7 +60,7 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
                    up = plan->offload == DTP_OFFLOAD_PARAMS ? e->params + cast : 0;
     struct fsdp f = {.flat = !plan->fsdp1, .keeps = !plan->reshard_after_forward, .several = plan->accumulate > 1};
     f.end = dtp_units_padded(b->units, b->plan, t->root, t->root_shard, 0), f.end_shard = t->root_shard;
-    f.head_gradient = e->compute * t->embedding, f.block = dtp_bound_block(b, e->compute, e->compute);
+    f.head_gradient = e->compute * t->embedding, f.block = dtp_bound_block(b, DTP_LAYER_MLPS, e->compute, e->compute);
     f.whole_bytes = plan->fsdp1 ? e->compute : e->reduce;
     f.reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0);
     f.after = plan->offload == DTP_OFFLOAD_NONE ? e->grads * t->total_shard : 0;
@@ -81,9 +81,9 @@ static uint64_t gradients(const struct dtp_bound *b, const struct fsdp *f, uint6
     const struct dtp_units *u = b->trained;
     if (!reduces || (f->several && !f->whole))
         return f->before;
-    uint64_t reduced = f->after ? (above * u->layer_shard + u->head_end_shard) * b->bytes.grads : 0;
-    const uint64_t whole =
-        b->uniform ? above * u->layer : dtp_bound_between(b, b->layer_trained, b->layers - above, b->layers);
+    const uint64_t own = dtp_bound_between(b, b->layer_own, b->layers - above, b->layers) + u->head_end_shard,
+                   whole = dtp_bound_between(b, b->layer_trained, b->layers - above, b->layers),
+                   reduced = f->after ? own * b->bytes.grads : 0;
     return f->before - (f->whole ? (whole + u->head_end) * f->whole_bytes : 0) + reduced;
 }
 
@@ -110,7 +110,7 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     const uint64_t begin = unit * u->layers_per_unit, width = width_of(b, unit), end = begin + width,
                    stream = dtp_bound_tokens(b, b->activations.gradient),
                    flat = b->bytes.compute * t->largest_layer, /* with what pads it */
-        one = u == t ? flat : dtp_plan_adapter_bytes(b->plan) * larger(b->layer_trained[0], b->layer_trained[1]),
+        one = u == t ? flat : b->bytes.grads * larger(b->layer_trained[0], b->layer_trained[1]),
                    depth = dtp_plan_prefetches_backward(b->plan) * (f->flat ? b->plan->prefetch_depth : UINT64_C(1));
     const bool gathers = u->count && !f->keeps, above = unit + 1 < u->count;
     const uint64_t own = u->count ? units(b, f->weights, unit, unit + 1) : 0,
@@ -118,8 +118,9 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
         ahead = gathers ? units(b, f->weights, unit - smaller(depth, unit), unit) + root : 0,
                    before = above && depth ? units(b, f->weights, unit - smaller(depth - 1, unit), unit)
                                            : 0, /* as its own are copied */
-        input = (reduces && f->flat) *          /* of that above */
-                (above ? units(b, f->inputs, unit + 1, unit + 2) : f->head_input);
+        sums = above && f->several && !f->whole ? b->bytes.grads * units(b, b->layer_own, unit + 1, unit + 2) : 0,
+                   input = (reduces && f->flat) * /* of that above, and what is added to the shards of before */
+                           (above ? units(b, f->inputs, unit + 1, unit + 2) + sums : f->head_input);
     const uint64_t standing = gradients(b, f, b->layers - end, reduces) + f->behind + own +
                               dtp_bound_between(b, f->stays, 0, begin) + f->head_gradient + (b->layers - end) * f->held;
     const uint64_t all = f->experts ? dtp_bound_saved(b, end - 1) + dtp_bound_tokens(b, b->activations.layer_all) : 0;
@@ -145,8 +146,9 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
 static void keep_units(struct dtp_bound *b, const struct fsdp *f, bool reduces)
 {
     const uint64_t count = larger(b->units->count, 1), depth = b->plan->prefetch ? b->plan->prefetch_depth : 0,
-                   last = b->units->last_unit_layers < b->units->layers_per_unit ? 3 : 2,
-                   all = b->uniform ? last : count + 1, low = depth + larger(b->activations.checkpoint_every, 1);
+                   every = larger(b->activations.checkpoint_every, 1),
+                   last = (b->units->last_unit_layers < b->units->layers_per_unit ? 2 : 1) + every,
+                   all = b->uniform ? last : count + 1, low = depth + every;
     for (uint64_t unit = count; unit-- > 0;
          unit = unit + all > count ? unit : smaller(unit, unit + 1 == depth ? 1 : low))
         keep_unit(b, f, unit, reduces);
@@ -191,10 +193,10 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
                               dtp_bound_tokens(b, a->layer_input));
     if (!keeps)
         dtp_bound_keep(b, standing + kept + larger(2 * f->head, f->root_uploaded) +
-                              (chunked ? beside.head_gradient : 0) + dtp_bound_tokens(b, a->logits_gradient));
-    const int last = !b->uniform && dtp_transformer_layer_has_experts(b->transformer, b->layers - 1);
+                              (chunked ? beside.head_gradient + dtp_bound_tokens(b, b->head_input) : 0) +
+                              dtp_bound_tokens(b, a->logits_gradient));
     dtp_bound_hold(b, standing + f->between + own + dtp_bound_saved(b, b->layers - 1) +
-                          dtp_bound_tokens(b, b->layer_all[last]));
+                          dtp_bound_tokens(b, b->layer_all[dtp_bound_kind_of(b, b->layers - 1)]));
     dtp_bound_hold(b, beside.loss + kept + dtp_bound_tokens(b, a->loss));
     return beside;
 }

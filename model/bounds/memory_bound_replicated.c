@@ -82,7 +82,7 @@ static void block(struct dtp_bound *b, const struct replicated *r, uint64_t belo
     bool again = r->kept_casts < b->layers && below % larger(b->activations.checkpoint_every, 1) == 0; /* replayed */
     const uint64_t casts = r->kept_casts ? r->kept / b->layers * (below + 1) + (again ? r->casts : 0) : r->casts;
     const uint64_t bytes = gradients(b, r, done, true) + dtp_bound_saved(b, below) + casts + r->waiting + r->buckets +
-                           dtp_bound_block(b, r->element_bytes, r->last_bytes);
+                           dtp_bound_block(b, DTP_LAYER_MLPS, r->element_bytes, r->last_bytes);
     (below >= b->layers / 2 ? dtp_bound_keep : dtp_bound_keep_late)(b, bytes);
     b->block_bytes = larger(b->block_bytes, b->rest_bytes + bytes); /* which the reduction of any bucket may meet */
 }
@@ -121,10 +121,12 @@ static void fill_buckets(struct dtp_bound *b, const struct replicated *r)
     made(b, r, &w, t->total - b->layers * t->layer - t->embedding - t->position - t->head, kept, b->layers);
     for (uint64_t below = b->layers; below-- > 0;) {
         const uint64_t beside = dtp_bound_saved(b, below) + stream;
-        uint64_t rest = t->layer;
-        for (int i = w.filled + rest > w.room ? b->matrices : 0; i-- > 0;) {
-            const struct dtp_fetched_matrix *m = &b->matrix[i];
-            made(b, r, &w, m->trained, beside + dtp_bound_tokens(b, b->stage[m->stage].token_bytes), below);
+        const int kind = dtp_bound_kind_of(b, below);
+        const struct dtp_bound_stage *stage = &b->stage[kind * DTP_BOUND_STAGES];
+        uint64_t rest = b->layer_trained[kind];
+        for (int i = w.filled + rest > w.room ? b->matrices[kind] : 0; i-- > 0;) {
+            const struct dtp_fetched_matrix *m = &b->matrix[kind][i];
+            made(b, r, &w, m->trained, beside + dtp_bound_tokens(b, stage[m->stage].token_bytes), below);
             rest -= smaller(rest, m->trained);
         }
         made(b, r, &w, rest, beside, below);
@@ -160,7 +162,8 @@ void dtp_bound_replicated(struct dtp_bound *b)
     if (t->position && !buffered)
         dtp_bound_keep_late(b, gradients(b, &r, without - t->position, true) + r.waiting + r.buckets +
                                    b->bytes.grads * t->position + stream);
-    block(b, &r, b->layers - 1, t->head);
+    for (uint64_t i = 0; i < smaller(larger(a->checkpoint_every, 1), b->layers); i++) /* replayed, or not */
+        block(b, &r, b->layers - 1 - i, t->head + dtp_bound_between(b, b->layer_trained, b->layers - i, b->layers));
     if (plan->comm_hook) { /* a bucket of blocks is full when so many have gone */
         const uint64_t cap = plan->ddp_bucket_bytes / b->bytes.grads,
                        gone = smaller(b->layers - 1, (cap - smaller(cap, t->head)) / t->layer);
@@ -176,7 +179,9 @@ void dtp_bound_replicated(struct dtp_bound *b)
     else if (!sums && plan->deepspeed.pipeline)
         dtp_bound_keep(b, end + reduce * (bucket + smaller(larger(bucket, r.largest), t->total)));
     b->first_bytes = gradients(b, &r, t->head, true) + r.kept + dtp_bound_saved(b, b->layers) + stream;
-    b->positions_bytes = end + r.waiting + stream, b->gradients_bytes = end;
+    const bool before = plan->ddp_bucket_view && plan->accumulate > 1 && !plan->accumulate_sync; /* the table's sum */
+    b->positions_bytes = end + r.waiting + stream + (before ? b->bytes.grads * t->embedding : 0);
+    b->gradients_bytes = end;
     const uint64_t after = summed ? begin : end, rest = r.beside ? r.beside : after;
     const bool wide = plan->runtime->counts_elements && !sums && b->bytes.grads < 4 &&
                       plan->offload == DTP_OFFLOAD_NONE, /* updated in fp32 */

@@ -158,9 +158,7 @@ uint64_t dtp_fetched_pass_over(struct dtp_fetched *f, uint64_t layer, bool back)
         return 0;
     const uint64_t period = back && f->every ? f->every : 1, use = f->use.layer, head = f->head.layer;
     const struct dtp_fetched_start before = f->start,
-                                   now = {all    ? 0
-                                          : back ? use - head
-                                                 : head - use,
+                                   now = {all ? 0 : (back ? -1 : 1) * ((int64_t)head - (int64_t)use),
                                           (uint64_t)(back ? DTP_FETCHED_END + f->head.visit : f->head.visit),
                                           (uint64_t)f->head.index,
                                           f->live,
@@ -204,17 +202,21 @@ static void add(struct dtp_fetched_order *o, int part, uint64_t elements)
 }
 
 /* Backward goes through a block's matrices in the order of their gradients: down; gate, up; output; q, k, v; through an
- * adapter before its matrix. What is no matrix is small, and persists by any threshold. */
+ * adapter before its matrix. What is no matrix is small, and persists by any threshold; ranks have equal parts of what
+ * persists, tensor by tensor. */
 static void list_block(struct dtp_fetched *f, const struct dtp_fetched_matrix *matrix, int n, int inputs,
-                       uint64_t whole, uint64_t threshold)
+                       uint64_t whole, uint64_t threshold, uint64_t ranks)
 {
     struct dtp_fetched_order *forward = &f->order[DTP_FETCHED_FORWARD], *backward = &f->order[DTP_FETCHED_BACKWARD];
     const int inner = n - 1 - inputs; /* from down to output */
     uint64_t size[DTP_FETCHED_PARTS], all = 0;
     for (int i = 0; i < n; i++) {
+        const uint64_t half = matrix[i].half, other = half ? matrix[i].trained - half : 0;
         size[i] = matrix[i].elements > threshold ? matrix[i].elements : 0;
-        size[n + 1 + i] = matrix[i].half > threshold ? matrix[i].trained : 0;
-        all += matrix[i].elements + (matrix[i].half ? matrix[i].trained : 0);
+        size[n + 1 + i] = half > threshold ? matrix[i].trained : 0;
+        all += matrix[i].elements + half + other;
+        f->persistent += f->layers * (size[i] ? 0 : dtp_round_up(matrix[i].elements, ranks));
+        f->persistent += size[n + 1 + i] ? 0 : f->layers * (dtp_round_up(half, ranks) + dtp_round_up(other, ranks));
     }
     size[n] = threshold ? 0 : whole - smaller(all, whole);
     add(forward, n, size[n]);
@@ -230,7 +232,6 @@ static void list_block(struct dtp_fetched *f, const struct dtp_fetched_matrix *m
     add(backward, n, size[n]);
     f->order[DTP_FETCHED_REPLAY] = *forward;
     f->block = forward->before[forward->count];
-    f->persistent += f->layers * (all - smaller(all, f->block - size[n]));
 }
 
 static void list_root(struct dtp_fetched *f, const uint64_t *root, uint64_t threshold)
@@ -272,7 +273,7 @@ void dtp_fetched_start(struct dtp_fetched *f, const struct dtp_plan *plan, const
     f->prefetch = plan->prefetch ? asked->stage3_prefetch_bucket_size : 0;
     f->second = asked->zero_hpz_partition_size > 1 ? asked->zero_hpz_partition_size : 0;
     f->narrow = asked->zero_quantized_weights, f->grows = plan->accumulate == 1;
-    list_block(f, matrix, matrices, plan->fused_qkv ? 1 : 3, units->layer, threshold);
+    list_block(f, matrix, matrices, plan->fused_qkv ? 1 : 3, units->layer, threshold, units->ranks);
     list_root(f, root, threshold);
     f->persistent = none ? 0 : f->persistent, f->others += f->layers * f->block;
     f->turn = f->order[DTP_FETCHED_FIRST].before[2] + f->layers * f->block + 2 * f->order[DTP_FETCHED_LAST].before[2];

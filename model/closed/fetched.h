@@ -66,8 +66,9 @@ struct dtp_fetched {
     uint64_t element_bytes, second, narrow; /* ranks of a second copy; gathered as int8 */
     bool grows;                             /* second copies are made in this micro-step */
     struct dtp_fetched_start {
-        uint64_t ahead, visit, index, live, apart, copying, flats;
-    } start;              /* as the layer before began: the head from it, elements, flat buffers */
+        int64_t ahead; /* of the use, in layers, as the pass goes; on the way back below zero */
+        uint64_t visit, index, live, apart, copying, flats;
+    } start;              /* as the layer before began: the head, elements, flat buffers */
     uint64_t reach;       /* place of the head when layers began to be alike */
     uint64_t block, turn; /* elements of a block's visit; before those of backward */
     struct dtp_fetched_order order[DTP_FETCHED_END];

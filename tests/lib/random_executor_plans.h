@@ -177,7 +177,7 @@ static inline void random_executor_expert_job(struct random_job *job)
         }
         if (t->experts % 4 == 0 && t->experts >= 2 * t->experts_per_token)
             t->expert_groups = 4, t->groups_per_token = 2 + random_below(3);
-        if (plan.ep < 2 && t->layers > 1 && random_bool()) /* layers of two kinds: the first, or every other */
+        if (t->layers > 1 && random_bool()) /* layers of two kinds: the first, or every other */
             *(random_bool() ? &t->dense_layers : &t->expert_layer_step) = 1 + random_below(t->layers - 1);
         if (plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
             plan.checkpointing = DTP_CHECKPOINT_FULL;
