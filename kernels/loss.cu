@@ -1,7 +1,6 @@
 #include "kernels/vector.cuh"
 
 #include <math.h>
-#include <type_traits>
 
 namespace dtp
 {
@@ -290,10 +289,17 @@ uint32_t most_shared_bytes()
     return (uint32_t)most;
 }
 
+template <bool CAPPED> struct is_capped {
+    constexpr bool operator()() const
+    {
+        return CAPPED;
+    }
+};
+
 /* Calls `body` with whether logits are capped, known while it is compiled. */
 template <typename Body> int with_cap(float softcap, Body body)
 {
-    return softcap > 0 ? body(std::true_type()) : body(std::false_type());
+    return softcap > 0 ? body(is_capped<true>()) : body(is_capped<false>());
 }
 
 template <typename T, int THREADS, bool CAPPED> int launch(const struct dtp_loss_args &a, cudaStream_t stream)
