@@ -275,8 +275,8 @@ uint64_t dtp_executor_expert_copies(const struct dtp_plan *plan, const struct dt
 
 /* Of an element's moments, both read and written by the optimizer. */
 double dtp_executor_moment_bytes(const struct dtp_executor_rules *rules);
-/* How often the cross entropy's kernel moves a row of logits of so many bytes: it reads it for the sum, keeps of it what
- * fits into shared memory, reads the rest again, and writes the gradient. `summed`: the sum was made before, by tensor
+/* How often the cross entropy's kernel moves a row of logits of so many bytes: it reads it for the sum, keeps what fits
+ * into shared memory, reads the rest again, and writes the gradient. `summed`: the sum was made before, by tensor
  * parallel ranks. */
 double dtp_executor_loss_passes(double row_bytes, bool summed);
 
