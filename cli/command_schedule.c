@@ -180,6 +180,12 @@ static enum dtp_status read_line(const struct dtp_context *context, struct asked
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "schedule: %s is missing; write --stages 8 --micro-batches 24",
                   asked->question.ranks ? "--micro-batches" : "--stages");
     const struct dtp_schedule_question *q = &asked->question;
+    bool searched = false;
+    for (size_t i = 0; i < q->kind_count; i++)
+        searched |= q->kinds[i] == DTP_SCHEDULE_ZB_1P || q->kinds[i] == DTP_SCHEDULE_ZB_2P;
+    if (faults->count == before && q->kept_for_weights < 1 && !searched)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                  "--kept-for-weights is read by searches alone; add --schedule zb-1p or zb-2p, or leave it out");
     if (faults->count == before && !q->layers && (q->layout || q->embedding_layers > 0 || q->head_layers > 0))
         dtp_fault(
             faults, DTP_BAD_INPUT, NULL, 0,

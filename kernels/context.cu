@@ -215,7 +215,7 @@ extern "C" int dtp_cuda_columns(void *self, const struct dtp_columns_args *a, vo
         using T = decltype(of);
         constexpr int N = dtp::full<T>;
         const bool whole = dtp::whole_vectors(*a, N, sizeof(T));
-        if (all / (whole ? N : 1) > UINT32_MAX - dtp::threads)
+        if (all / (whole ? N : 1) > UINT32_MAX - dtp::threads || a->width > UINT32_MAX)
             return (int)cudaErrorInvalidValue;
         if (whole)
             dtp::columns<T, N><<<dtp::blocks_for(all, dtp::threads * N), dtp::threads, 0, dtp::stream_of(stream)>>>(*a);

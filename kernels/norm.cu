@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(most_lanes, resident<V>)
 
 unsigned backward_blocks(uint64_t rows, layout l)
 {
-    return standing_blocks(rows, l.rows, DTP_PARTIAL_SUM_ROWS);
+    return standing_blocks(rows, l.rows);
 }
 
 /* Elements a thread reads at a time. */

@@ -265,6 +265,7 @@ __global__ void __launch_bounds__(walking_threads)
     }
 }
 
+/* Where a block has one head alone its sum is over as many threads as head_sum has room for. */
 unsigned walking(layout l)
 {
     return l.lanes < threads ? walking_threads : threads;
@@ -272,7 +273,7 @@ unsigned walking(layout l)
 
 unsigned backward_blocks(const struct dtp_qk_norm_backward_args &a, layout l)
 {
-    return standing_blocks(a.rows * query_heads(a), walking(l) / l.lanes, DTP_PARTIAL_SUM_ROWS);
+    return standing_blocks(a.rows * query_heads(a), walking(l) / l.lanes);
 }
 
 template <typename T, int N, int V> int launch(const struct dtp_qk_norm_args &a, layout l, cudaStream_t stream)

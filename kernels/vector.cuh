@@ -335,12 +335,14 @@ inline int standing_multiprocessors()
     return multiprocessors() > 8 ? multiprocessors() - 4 : multiprocessors();
 }
 
-/* Two such blocks an SM at most, of so many rows at once each; no more than `most`, which a workspace has rows for. */
-inline unsigned standing_blocks(uint64_t rows, uint64_t at_once, uint64_t most)
+/* Blocks that stand all at once on an H200 but for those SMs, two an SM, of so many rows at once each: as many on every
+ * GPU, for their number is the order of the sums over rows. Workspaces have rows for more. */
+inline unsigned standing_blocks(uint64_t rows, uint64_t at_once)
 {
-    uint64_t blocks = (rows + at_once - 1) / at_once, standing = 2 * (uint64_t)standing_multiprocessors();
-    most = standing < most ? standing : most;
-    return (unsigned)(blocks < most ? blocks : most);
+    constexpr unsigned most = 2 * (132 - 4);
+    static_assert(most <= DTP_PARTIAL_SUM_ROWS);
+    uint64_t blocks = (rows + at_once - 1) / at_once;
+    return blocks < most ? (unsigned)blocks : most;
 }
 
 /* Blocks of `threads` for `count` items; 0 where the grid could not hold them, which the launch then refuses. */

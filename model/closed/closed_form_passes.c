@@ -19,8 +19,10 @@ double dtp_timing_loss_s(const struct dtp_timing *c, double bytes)
 {
     if (dtp_plan_softmax_in_place(c->plan))
         return bytes / c->streaming_bytes_per_s;
-    if (c->own)
-        return bytes / (dtp_calibration.native_loss * c->eager_bytes_per_s);
+    if (c->own) {
+        double capped = c->transformer->final_softcap > 0 ? dtp_calibration.native_soft_cap : 1;
+        return bytes / (dtp_calibration.native_loss * capped * c->eager_bytes_per_s);
+    }
     if (!dtp_loss_passes(c->plan))
         return bytes / c->eager_bytes_per_s;
     return bytes / c->pass_bytes_per_s +

@@ -1,11 +1,13 @@
 /* Rows between stages where a tensor parallel rank sends a part of them and its runtime copies what a stage takes:
  * DeepSpeed's pipeline engine (runtime/pipe/engine.py; PartitionedTensor in runtime/utils.py), with tp above 1.
  *
- *   received   a part, into a buffer that stands; of activations a copy is made as it comes (_exec_recv_activations)
- * and another as the pass begins (_exec_forward_pass). Both go when the rows have been gathered gathered   into zeros,
- * and the whole copied once more: full() sent       a copy of the part. Of a forward's result nothing else is left, for
- * its backward gathers it again, before it gathers its gradient (_exec_backward_pass); both stand until that is through
- */
+ * Received is a part, into a buffer that stands; of activations a copy is made as it comes (_exec_recv_activations) and
+ * another as the pass begins (_exec_forward_pass). Both go when the rows have been gathered.
+ *
+ * Gathered is into zeros, and the whole is copied once more: full().
+ *
+ * Sent is a copy of the part. Of a forward's result nothing else is left, for its backward gathers it again, before it
+ * gathers its gradient (_exec_backward_pass); both stand until that is through. */
 #include "lower/lower_parts.h"
 
 #include "base/bytes.h"

@@ -1,6 +1,5 @@
 /* Rows between stages of which a tensor parallel rank sends and holds a part: DeepSpeed's pipeline engine
- * (lower_parts.c).
- */
+ * (lower_parts.c). */
 #ifndef DTP_LOWER_PARTS_H
 #define DTP_LOWER_PARTS_H
 
@@ -12,8 +11,7 @@ static inline bool dtp_lower_copies_parts(const struct dtp_lowering *l)
     return dtp_lower_copies(l) && dtp_plan_scatters_sends(l->plan);
 }
 
-/* Bytes of a part of the rows between stages; a copy in fresh memory, `access` that of what is copied.
- */
+/* Bytes of a part of the rows between stages; a copy in fresh memory, `access` that of the copied rows. */
 uint64_t dtp_lower_part_bytes(const struct dtp_lowering *l);
 dtp_buffer_id dtp_lower_copy(struct dtp_lowering *l, const char *name, dtp_buffer_id rows, uint32_t access,
                              uint64_t bytes, enum dtp_owner owner);

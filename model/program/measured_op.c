@@ -1,9 +1,9 @@
 #include "program/measured_op.h"
 
-#include "machine/group.h"
 #include "cost/calibration.h"
 #include "cost/cluster_cost.h"
 #include "cost/op_cost.h"
+#include "machine/group.h"
 
 #include <string.h>
 
@@ -31,7 +31,6 @@ enum dtp_measured_matmul dtp_measured_matmul_of_op(const struct dtp_program *pro
     return gelu ? DTP_MEASURED_MATMUL_FORWARD_GELU : DTP_MEASURED_MATMUL_FORWARD;
 }
 
-/* Rows of experts say where they go: whoever only simulates their exchange leaves roles empty, and has as many each. */
 double dtp_op_power(const struct dtp_program *program, const struct dtp_gpu *gpu, const struct dtp_op *op)
 {
     const struct dtp_demand *d = op->demand;
@@ -48,6 +47,7 @@ double dtp_op_power(const struct dtp_program *program, const struct dtp_gpu *gpu
     }
 }
 
+/* Rows of experts say where they go: whoever only simulates their exchange leaves roles empty, and has as many each. */
 enum dtp_carried dtp_op_carried(const struct dtp_program *program, const struct dtp_op *op)
 {
     const struct dtp_operand *operands = dtp_program_operands(program, op);

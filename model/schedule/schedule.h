@@ -62,8 +62,7 @@ struct dtp_schedule_shape {
                                it runs where its W stands (torch.distributed.pipelining) */
     struct dtp_pass_times times; /* of schedules that are searched; others do not read it */
 };
-/* In micro-batches between F and W, what a rank of a schedule that is searched may keep at most; 0: it is not searched.
- */
+/* In micro-batches between F and W, what a rank of a schedule that is searched may keep; 0: it is not searched. */
 uint32_t dtp_schedule_limit(const struct dtp_schedule_shape *shape);
 
 /* Fills in chunks and group. DTP_BAD_INPUT: a combination that the schedule does not know, each fault with the rule and

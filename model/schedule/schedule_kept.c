@@ -16,8 +16,11 @@ static double interleaved(const struct dtp_schedule_shape *shape, double warm_up
 static double found(const struct dtp_schedule_shape *shape)
 {
     const struct dtp_pass_times *t = &shape->times;
-    bool given = t->forward_s > 0;
-    double others = shape->ranks - 1.0, back_s = given ? (t->backward_s + 2 * t->send_s) / t->forward_s : 1;
+    double others = shape->ranks - 1.0, back_s = 1;
+    if (t->forward_s > 0)
+        back_s = (t->backward_s + 2 * t->send_s) / t->forward_s;
+    else if (t->backward_s > 0) /* any number fits */
+        return dtp_schedule_limit(shape);
     return fmin(dtp_schedule_limit(shape), floor(others * back_s + shape->ranks));
 }
 

@@ -23,10 +23,10 @@
 
 /* A variant: what the heuristic leaves open. */
 struct choices {
-    bool over_first_backward; /* a forward may still run when the first gradient arrives: no, it must be done by then */
-    bool backward_first;      /* a forward may be left out where the next rank's backward would wait for it */
-    bool fills;               /* W also where the rank idles less than the one that idles most */
-    bool by_hand;             /* ZB-H1 instead: p - r forwards of rank r, W where more than r are left */
+    bool done_by_first_backward; /* no forward still runs when the first gradient arrives */
+    bool backward_first;         /* a forward may be left out where the next rank's backward would wait for it */
+    bool fills;                  /* W also where the rank idles less than the one that idles most */
+    bool by_hand;                /* ZB-H1 instead: p - r forwards of rank r, W where more than r are left */
 };
 
 struct search {
@@ -95,7 +95,7 @@ static uint32_t count_warm_up(const struct search *s, uint32_t rank, double grad
     uint32_t count = 0;
     double end = s->end[rank];
     while (1 + count < s->shape->micro_batches && !is_later(s, kept(s, rank) + count + 1, s->limit)) {
-        if (s->choices.over_first_backward ? is_later(s, end + s->cost[F], gradient) : !is_later(s, gradient, end))
+        if (s->choices.done_by_first_backward ? is_later(s, end + s->cost[F], gradient) : !is_later(s, gradient, end))
             break;
         end += s->cost[F];
         count++;
@@ -231,8 +231,8 @@ static double try_variant(struct search *s)
     return longest;
 }
 
-/* What `choices` make takes the place of the best so far where it is shorter than `shortest`, which is returned then.
- */
+/* What `choices` make takes the place of the best so far where it is shorter than `shortest`, which it
+ * returns then. */
 static double try_choices(struct search *s, struct choices choices, double shortest)
 {
     s->choices = choices;

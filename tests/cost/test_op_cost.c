@@ -518,6 +518,10 @@ static void test_power_headroom(void **state)
     assert_near(668 * dtp_matmul_speedup(&gpu, 0.65 * 1.072, 0.10 * 1.072, 0.25), 716, 0.015);
     assert_near(668 * dtp_matmul_speedup(&gpu, 0.43 * 1.144, 0.09 * 1.144, 0.48), 764, 0.015);
     assert_near(dtp_matmul_speedup(&a100, 1, 0, 1), 1, 1e-12);
+    /* A measured step: three quarters of it at a matmul's power leave 1 + 0.27 / 4. */
+    assert_near(dtp_matmul_speedup_of_step(&gpu, 0.75, 1), 1.0675, 1e-12);
+    assert_near(dtp_matmul_speedup_of_step(&gpu, 2, 1), 1, 1e-12);
+    assert_near(dtp_matmul_speedup_of_step(&a100, 0.5, 1), 1, 1e-12);
     /* Alone attention draws 0.47 of a matmul's: 1 + 0.27 x 0.53. In a step of 1 s with 0.4 s of matmuls, 0.2 of
      * attention and 0.4 of else: 1 + 0.27 (1 - 0.4 - 0.47 x 0.2) = 1.13662. */
     assert_near(dtp_matmul_speedup(&gpu, 0, 1, 0), 1.1431, 1e-12);

@@ -325,7 +325,8 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     X(stage3_param_persistence_threshold) X(prefetch) X(fused_qkv) X(fused_gate_up) X(rope_fp32) X(clip_norm) \
     X(loss_chunk) X(gelu_epilogue) X(gradient_stream) X(gather_engine) X(reduce_engine) \
     X(experts) X(experts_per_token) X(expert_ffn) X(router_norm)
-/* Of other models with experts, or latent attention, or of later kernels: no job has them yet. */
+/* Of other models with experts, or latent attention, of later kernels, of packed bases as TRL prepares them: no job has
+ * them yet. */
 #define FROZEN_REFUSED_KEYS(X) \
     X(shared_expert_ffn) X(shared_expert_gate) X(dense_layers) X(expert_layer_step) X(router) X(router_scale) \
     X(router_bias) X(expert_bias) X(expert_groups) X(groups_per_token) X(expert_room) X(etp) \

@@ -505,7 +505,13 @@ static void test_prepared_refused(void **state)
     assert_refused(other, "attention");
     other = plan, dtp_precision_recipe("bf16-pure", &other.precision);
     assert_refused(other, "prepare_kbit");
+    other = plan, other.adapters.dora = true;
+    assert_refused(other, "dora");
     t.qk_norm = true;
+    assert_refused_of(&t, plan, "prepare_kbit");
+    t = llama_7b(), t.parallel_block = true;
+    assert_refused_of(&t, plan, "prepare_kbit");
+    t = llama_7b(), t.embedding_norm = true;
     assert_refused_of(&t, plan, "prepare_kbit");
 }
 

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "cost/op_cost.h"
 #include "lib/run_fixture.h"
 #include "lower/lower.h"
 #include "runs/refit.h"
@@ -18,7 +19,7 @@ static struct dtp_program *programs[RUNS];
 static double *alone_s[RUNS], *start_s[RUNS], *end_s[RUNS];
 static double rest_s[RUNS] = {NAN, NAN, NAN};
 static struct dtp_faults faults;
-static bool file_knows_contention = true;
+static bool file_knows_contention = true, file_is_sustained;
 
 static const char *const words[RUNS] = {
     "layers=2 hidden=1024 heads=8 ffn=4096 vocab=8000 seq=512 micro_batch=2 gpus=2 strategy=full_shard",
@@ -108,6 +109,10 @@ static struct dtp_measured *machine_file(void)
     row.number[DTP_MEASURED_stride] = row.number[DTP_MEASURED_nodes] = 1;
     row.number[DTP_MEASURED_value] = 0.1;
     if (file_knows_contention)
+        add_row(&rows, &row);
+    row = dtp_measured_row_of(DTP_MEASUREMENT_ABOUT, "power");
+    snprintf(row.text, sizeof row.text, DTP_MEASURED_SUSTAINED);
+    if (file_is_sustained)
         add_row(&rows, &row);
     if (dtp_measured_create("test", &rows, &jobs[0].cluster.gpu, &measured, &faults) != DTP_OK)
         fail_msg("%s", faults.text[0]);
@@ -346,6 +351,61 @@ static void test_nothing_to_learn_from(void **state)
     dtp_refit_destroy(refit);
 }
 
+/* The run's tensor cores are as fast as the file has them and its other kernels leave them power for. */
+static void run_at_power_limit(size_t run)
+{
+    const struct dtp_gpu *gpu = &jobs[run].cluster.gpu;
+    size_t count = dtp_program_op_count(programs[run]);
+    double speedup = 1, now_s = 0;
+    for (int turn = 0; turn < 20; turn++) {
+        double drawn_s = 0, step_s = 0;
+        for (size_t i = 0; i < count; i++) {
+            double power = dtp_op_power(programs[run], gpu, &dtp_program_ops(programs[run])[i]);
+            double seconds = file_s(run, i) / (power > 0 ? speedup : 1);
+            drawn_s += power * seconds, step_s += seconds;
+        }
+        speedup = dtp_matmul_speedup_of_step(gpu, drawn_s, step_s);
+    }
+    assert_true(speedup > 1.05);
+    for (size_t i = 0; i < count; i++) {
+        double power = dtp_op_power(programs[run], gpu, &dtp_program_ops(programs[run])[i]);
+        double seconds = file_s(run, i) / (power > 0 ? speedup : 1);
+        alone_s[run][i] = seconds > 0 ? seconds : (double)NAN;
+        start_s[run][i] = now_s;
+        end_s[run][i] = now_s += seconds;
+    }
+}
+
+/* A file of sustained rates is right of these runs: nothing of its matmuls is corrected. */
+static void test_sustained_rates_stay(void **state)
+{
+    (void)state;
+    struct dtp_measured_row row;
+    uint32_t matmuls = 0;
+    file_is_sustained = true;
+    struct dtp_measured *base = machine_file();
+    for (size_t r = 0; r < RUNS; r++)
+        run_at_power_limit(r);
+    for (size_t r = 0; r < RUNS; r++)
+        jobs[r].cluster.measured = base;
+    struct dtp_refit *refit = said_by(RUNS);
+    struct dtp_measured *measured = corrected(refit, base, DTP_REFIT_ALL, NULL);
+    for (size_t i = 0; i < dtp_program_op_count(programs[0]); i++)
+        if (row_of(0, i, &row) && row.measurement == DTP_MEASUREMENT_MATMUL) {
+            assert_true(fabs(dtp_measured_s(measured, &row) / dtp_measured_s(base, &row) - 1) < 0.01);
+            matmuls++;
+        }
+    assert_true(matmuls > 0);
+    dtp_refit_destroy(refit);
+    dtp_measured_destroy(measured);
+    dtp_measured_destroy(base);
+    file_is_sustained = false;
+    for (size_t r = 0; r < RUNS; r++) {
+        jobs[r].cluster.measured = NULL;
+        run_one(r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_finds_factors_of_runs_it_has_not_seen),
@@ -354,6 +414,7 @@ int main(void)
                                        cmocka_unit_test(test_choices_of_a_plan_are_no_rows),
                                        cmocka_unit_test(test_predicts_steps_of_runs_it_has_not_seen),
                                        cmocka_unit_test(test_gaps),
-                                       cmocka_unit_test(test_nothing_to_learn_from)};
+                                       cmocka_unit_test(test_nothing_to_learn_from),
+                                       cmocka_unit_test(test_sustained_rates_stay)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
