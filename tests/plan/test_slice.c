@@ -49,6 +49,7 @@ static void test_slice(void **state)
     slice = dtp_plan_slice(&whole, &plan);
     whole.expert_tensor_ranks = 1;
     whole.expert_ranks = 1; /* all experts are on each rank */
+    whole.ahead_ranks = 1;  /* and all of a module that predicts further ahead */
     assert_memory_equal(&slice, &whole, sizeof whole);
 }
 
