@@ -47,8 +47,8 @@ struct normaliser {
     }
 };
 
-/* The soft cap of logits, or none, which then costs nothing; an element of them is capped twice, on the way to the sum
- * and to the gradient. */
+/* The soft cap of logits; where there is none it is compiled away. A row is capped twice, once for its sum and once for
+ * its gradient. */
 template <bool CAPPED> struct cap {
     float limit, inverse;
 

@@ -155,63 +155,48 @@ __global__ void __launch_bounds__(threads) forward(const __grid_constant__ struc
         a.inverse_deviation[item] = inverse;
 }
 
-/* With n = x * inverse and h = gradient * weight: inverse * (h - n mean(h n)). A thread's part of two heads is under
- * way at a time. */
-template <typename T, int N, int V> struct backward_walk {
-    const struct dtp_qk_norm_backward_args &a;
-    uint32_t lanes, before, heads; /* of q or of k: heads before them, and how many they are */
-
-    struct head_part {
-        part<T, N, V> own;
-        uint32_t weights;
-        float inverse;
-        T *at;
-        packed<T, N> gradient[V], x[V];
-    };
-
-    __device__ void fetch(uint32_t item, head_part &to) const
-    {
-        const uint64_t row = item / heads;
-        const uint32_t which = before + item % heads;
-        const span head = span_of(a, which);
-        to.own = {head.dim, lanes, item < a.rows * heads};
-        to.weights = head.weights;
-        to.inverse = to.own.there ? a.inverse_deviation[row * heads_of(a) + which] : 0;
-        to.at = (T *)a.qkv_gradient + row * packed_row(a) + head.first;
+/* A thread's part of a head of q or of k, which `before` heads precede in a row and of which a row has `heads`. With
+ * n = x * inverse and h = gradient * weight: inverse * (h - n mean(h n)). */
+template <typename T, int N, int V>
+__device__ void norm_back(const struct dtp_qk_norm_backward_args &a, uint32_t lanes, uint32_t before, uint32_t heads,
+                          uint32_t item, float (&sums)[V][N])
+{
+    const uint64_t row = item / heads;
+    const uint32_t which = before + item % heads;
+    const span head = span_of(a, which);
+    const part<T, N, V> own = {head.dim, lanes, item < a.rows * heads};
+    const float inverse = own.there ? a.inverse_deviation[row * heads_of(a) + which] : 0;
+    T *at = (T *)a.qkv_gradient + row * packed_row(a) + head.first;
+    packed<T, N> gradient[V], x[V];
 #pragma unroll
-        for (int v = 0; v < V; v++) {
-            to.gradient[v] = to.own.read(to.at, v);
-            to.x[v] = to.own.read((const T *)a.raw + row * kept_row(a) + head.first, v);
+    for (int v = 0; v < V; v++) {
+        gradient[v] = own.read(at, v);
+        x[v] = own.read((const T *)a.raw + row * kept_row(a) + head.first, v);
+    }
+    float weight[V][N] = {}, hn = 0;
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        if (own.holds(v))
+            weights_at<N>(weight[v], a, head.weights + own.column(v));
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            float n = x[v][e] * inverse;
+            hn += gradient[v][e] * weight[v][e] * n;
+            sums[v][e] += gradient[v][e] * n;
         }
     }
-
-    __device__ void norm(const head_part &h, float (&sums)[V][N]) const
-    {
-        float weight[V][N] = {}, hn = 0;
+    const float mean_hn = head_sum(hn, lanes) / (float)head.dim;
 #pragma unroll
-        for (int v = 0; v < V; v++) {
-            if (h.own.holds(v))
-                weights_at<N>(weight[v], a, h.weights + h.own.column(v));
+    for (int v = 0; v < V; v++) {
+        if (!own.holds(v))
+            continue;
+        float result[N];
 #pragma unroll
-            for (int e = 0; e < N; e++) {
-                float n = h.x[v][e] * h.inverse;
-                hn += h.gradient[v][e] * weight[v][e] * n;
-                sums[v][e] += h.gradient[v][e] * n;
-            }
-        }
-        const float mean_hn = head_sum(hn, lanes) / (float)h.own.dim;
-#pragma unroll
-        for (int v = 0; v < V; v++) {
-            if (!h.own.holds(v))
-                continue;
-            float result[N];
-#pragma unroll
-            for (int e = 0; e < N; e++)
-                result[e] = h.inverse * (h.gradient[v][e] * weight[v][e] - h.x[v][e] * h.inverse * mean_hn);
-            store(h.at + h.own.column(v), result);
-        }
+        for (int e = 0; e < N; e++)
+            result[e] = inverse * (gradient[v][e] * weight[v][e] - x[v][e] * inverse * mean_hn);
+        store(at + own.column(v), result);
     }
-};
+}
 
 /* The sums of a block's heads: those of a warp by a butterfly, of its warps in order, so that a step repeats. All heads
  * as one have the block to themselves. of_warp: [warps, dim]. */
@@ -249,14 +234,10 @@ __global__ void __launch_bounds__(walking_threads)
     const uint32_t at_once = blockDim.x / lanes, own = threadIdx.x / lanes, stride = gridDim.x * at_once;
     for (uint32_t of_k = 0; of_k < 2; of_k++) {
         const uint32_t before = of_k ? query_heads(a) : 0, heads = of_k ? heads_of(a) - before : query_heads(a);
-        const backward_walk<T, N, V> walk = {a, lanes, before, heads};
         const uint32_t items = (uint32_t)a.rows * heads;
         float sums[V][N] = {};
-        for (uint32_t first = blockIdx.x * at_once; first < items; first += stride) {
-            typename backward_walk<T, N, V>::head_part one;
-            walk.fetch(first + own, one);
-            walk.norm(one, sums);
-        }
+        for (uint32_t first = blockIdx.x * at_once; first < items; first += stride)
+            norm_back<T, N, V>(a, lanes, before, heads, first + own, sums);
         if (!a.weight_gradient)
             continue;
         const span head = span_of(a, before); /* of q or of k: their widths and weights are alike */

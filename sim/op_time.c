@@ -328,17 +328,13 @@ void dtp_op_seconds_all(const struct dtp_op_rates *rates, double *out, uint32_t 
     }
 }
 
-bool dtp_op_at_power_limit(const struct dtp_op_rates *rates, const struct dtp_op *op)
-{
-    return dtp_op_power(rates->program, &rates->cluster->gpu, op) > 0;
-}
-
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
                         double speedup)
 {
     if (!dtp_op_is_kernel(op))
         return alone_s;
-    return dtp_kernel_in_step_s(dtp_op_at_power_limit(rates, op), gaps_of(rates, op), alone_s, factor, speedup);
+    return dtp_kernel_in_step_s(dtp_op_at_power_limit(rates->program, &rates->cluster->gpu, op), gaps_of(rates, op),
+                                alone_s, factor, speedup);
 }
 
 struct dtp_kernel_sums dtp_op_sum_kernels(const struct dtp_op_rates *rates, const double *alone_s)

@@ -98,10 +98,8 @@ static inline double dtp_kernel_in_step_s(bool tensor, double gaps_s, double alo
     return alone_s * factor;
 }
 
-/* Whether it speeds up: matmuls and fused attention. */
-bool dtp_op_at_power_limit(const struct dtp_op_rates *rates, const struct dtp_op *op);
-/* What that speed-up follows from (dtp_matmul_speedup): tensor cores and all else that computes, gaps between kernels
- * as else; `alone_s` is of each of the program's operations. */
+/* What the speed-up of what is at the power limit follows from (dtp_matmul_speedup): tensor cores and all else that
+ * computes, gaps between kernels as else; `alone_s` is of each of the program's operations. */
 struct dtp_kernel_sums {
     double matmul_s, lighter_s, other_s; /* attention that does not speed up is in other_s */
 };

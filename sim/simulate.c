@@ -2,6 +2,7 @@
 
 #include "cost/cluster_cost.h"
 #include "cost/op_cost.h"
+#include "program/measured_op.h"
 #include "sim/caching_allocator.h"
 #include "sim/engine.h"
 #include "sim/noise.h"
@@ -64,7 +65,8 @@ static bool price(struct simulation *s)
     uint32_t *alike = s->pending; /* nothing pends yet */
     dtp_op_seconds_all(&s->rates, s->alone_s, alike);
     for (size_t i = 0; i < s->count; i++)
-        s->graph.ops[i].alike = alike[i], s->graph.ops[i].tensor = dtp_op_at_power_limit(&s->rates, &s->ops[i]);
+        s->graph.ops[i].alike = alike[i],
+        s->graph.ops[i].tensor = dtp_op_at_power_limit(s->rates.program, &s->rates.cluster->gpu, &s->ops[i]);
     for (size_t i = 0; i < s->count && s->options->op_s; i++)
         s->alone_s[i] = isfinite(s->options->op_s[i]) ? s->options->op_s[i] : s->alone_s[i];
     for (size_t i = 0; i < s->count && s->options->infinite_bandwidth; i++)

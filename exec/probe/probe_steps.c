@@ -140,7 +140,7 @@ static void sustain(const struct dtp_probe_program *program, double step_s, doub
         drawn_s += isfinite(seconds[i]) ? dtp_op_power(program->program, gpu, &ops[i]) * seconds[i] : 0;
     double speedup = dtp_matmul_speedup_of_step(gpu, drawn_s, step_s);
     for (size_t i = 0; i < program->binding.op_count; i++)
-        if (dtp_op_power(program->program, gpu, &ops[i]) > 0)
+        if (dtp_op_at_power_limit(program->program, gpu, &ops[i]))
             seconds[i] *= speedup;
 }
 

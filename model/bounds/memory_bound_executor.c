@@ -102,6 +102,21 @@ static struct routed routed_of(const struct dtp_bound *b, const struct dtp_layer
     return (struct routed){c * (came * h + k->experts + shared) + routes, c * h * back};
 }
 
+/* What the matrices that are trained, or whose adapters are, read of a token: the first norm's result and the second's,
+ * of `norms` before branches, and the activation's product. */
+struct read_by_weights {
+    uint32_t trained; /* as bits of adapters' targets */
+    uint64_t first, second, product;
+};
+static struct read_by_weights read_by_weights(const struct dtp_plan *plan, const struct dtp_layer_kind *k,
+                                              uint64_t norms, uint64_t norm_bytes, uint64_t product_bytes)
+{
+    const uint32_t trained = k->adapted ? plan->adapters.targets : DTP_TARGETS_ALL;
+    return (struct read_by_weights){
+        trained, norms && trained & (READ_FIRST | (norms == 1 ? READ_SECOND : 0)) ? norm_bytes : 0,
+        norms == 2 && trained & READ_SECOND ? norm_bytes : 0, trained & 1u << DTP_TARGET_DOWN ? product_bytes : 0};
+}
+
 /* What a block's backward has beside the stream's gradient, in three stages. mlp: what was kept; a product or second
  * norm that was not is made again, beside its gradient. core: attention's tensors, its gradients and workspace. With a
  * stream of weight gradients, what these read stands until a norm's backward behind the branch's last one: up's
@@ -127,11 +142,8 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t raw = k->qk_norm ? c * (q + kv) + 4 * (k->qk_norm_wide ? 2 : k->heads + k->kv_heads) : 0;
     const uint64_t norms = !k->norms_before ? 0 : k->parallel == DTP_PARALLEL_ONE_NORM ? 1 : 2; /* before branches */
     const uint64_t returned = behind ? n * h + read : 0, sum = k->parallel ? 0 : c * h, second = norms == 2 ? c * h : 0;
-    /* what matrices read is kept for those that are trained, or whose adapters are */
-    const uint32_t trained = k->adapted ? plan->adapters.targets : DTP_TARGETS_ALL;
-    const uint64_t first = norms && trained & (READ_FIRST | (norms == 1 ? READ_SECOND : 0)) ? n * h : 0,
-                   second_read = norms == 2 && trained & READ_SECOND ? n * h : 0,
-                   product = trained & 1u << DTP_TARGET_DOWN ? n * f : 0;
+    const struct read_by_weights reads = read_by_weights(plan, k, norms, n * h, n * f);
+    const uint64_t first = reads.first, second_read = reads.second, product = reads.product;
     const uint64_t beside = behind || norms == 1 ? c * h : 0; /* a gradient waits for the other branch, or a norm */
     const uint64_t attention = c * h + first + (norms ? read : 0) + qkv + core + returned + b->low + raw + latents +
                                (latents ? 4 : 0) + (k->q_latent ? 4 : 0);
@@ -158,9 +170,9 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t mlp = (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no tensor's room */
     const uint64_t made = c * k->d_core + qkv + core_workspace(b, k);
     /* with nothing trained below, backward of the first layer needs no q, k, v, nor an MLP beside attention */
-    const bool inner = !k->adapted || trained & READ_FIRST || plan->adapters.train_ends,
-               beside_mlp = k->parallel && !(trained & (READ_SECOND | 1u << DTP_TARGET_DOWN));
-    const uint64_t result = trained & 1u << DTP_TARGET_OUTPUT ? c * k->d_core : 0,
+    const bool inner = !k->adapted || reads.trained & READ_FIRST || plan->adapters.train_ends,
+               beside_mlp = k->parallel && !(reads.trained & (READ_SECOND | 1u << DTP_TARGET_DOWN));
+    const uint64_t result = reads.trained & 1u << DTP_TARGET_OUTPUT ? c * k->d_core : 0,
                    unread = inner ? 0 : (beside_mlp ? a->layer_all : attention) - returned - b->low - first - result;
     const uint64_t alone = policy_input && b->layers == 1 ? unread : 0, narrowed = kept_up < whole_up ? whole_up : 0,
                    in_core = attention - (second && lost && first ? c * h : 0) + made + (apart && !output ? held : 0);

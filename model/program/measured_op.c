@@ -31,20 +31,23 @@ enum dtp_measured_matmul dtp_measured_matmul_of_op(const struct dtp_program *pro
     return gelu ? DTP_MEASURED_MATMUL_FORWARD_GELU : DTP_MEASURED_MATMUL_FORWARD;
 }
 
+bool dtp_op_at_power_limit(const struct dtp_program *program, const struct dtp_gpu *gpu, const struct dtp_op *op)
+{
+    const enum dtp_op_class class = dtp_op_kind_class(op->kind);
+    return class == DTP_CLASS_MATMUL ||
+           (class == DTP_CLASS_ATTENTION &&
+            dtp_attention_at_power_limit(gpu, &op->demand->attention, dtp_program_execution(program)));
+}
+
 double dtp_op_power(const struct dtp_program *program, const struct dtp_gpu *gpu, const struct dtp_op *op)
 {
     const struct dtp_demand *d = op->demand;
-    switch (dtp_op_kind_class(op->kind)) {
-    case DTP_CLASS_MATMUL: {
-        bool of_weights = dtp_measured_matmul_of_weights(dtp_measured_matmul_of_op(program, op));
-        return dtp_matmul_has_odd_rows(d->dtype, of_weights, d->m, d->n, d->k) ? dtp_calibration.attention_power : 1;
-    }
-    case DTP_CLASS_ATTENTION:
-        return dtp_attention_at_power_limit(gpu, &d->attention, dtp_program_execution(program))
-                   ? dtp_calibration.attention_power
-                   : 0;
-    default: return 0;
-    }
+    if (!dtp_op_at_power_limit(program, gpu, op))
+        return 0;
+    if (dtp_op_kind_class(op->kind) == DTP_CLASS_ATTENTION)
+        return dtp_calibration.attention_power;
+    bool of_weights = dtp_measured_matmul_of_weights(dtp_measured_matmul_of_op(program, op));
+    return dtp_matmul_has_odd_rows(d->dtype, of_weights, d->m, d->n, d->k) ? dtp_calibration.attention_power : 1;
 }
 
 /* Rows of experts say where they go: whoever only simulates their exchange leaves roles empty, and has as many each. */

@@ -9,8 +9,10 @@
 /* The pass of a matmul, told by the role of its result, in programs without roles by its name. */
 enum dtp_measured_matmul dtp_measured_matmul_of_op(const struct dtp_program *program, const struct dtp_op *op);
 
-/* What an operation draws of a matmul's power (op_cost.h, dtp_matmul_speedup): 1 of matmuls, less of fused attention
- * and of products of odd rows, 0 of all else. */
+/* Whether an operation goes by the GPU's power limit (op_cost.h, dtp_matmul_speedup): matmuls and fused attention. */
+bool dtp_op_at_power_limit(const struct dtp_program *program, const struct dtp_gpu *gpu, const struct dtp_op *op);
+/* What it draws of a matmul's power: 1 of matmuls, less of fused attention and of products of odd rows, 0 of all
+ * else. */
 double dtp_op_power(const struct dtp_program *program, const struct dtp_gpu *gpu, const struct dtp_op *op);
 
 /* In which way an operation's collective is carried. */

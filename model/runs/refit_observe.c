@@ -161,7 +161,8 @@ static void look_at_contention(struct observed *o)
     }
 }
 
-/* Where the file has tensor cores' sustained rate, kernels of a step are faster by what it left them of the power. */
+/* Where the file has tensor cores' sustained rate: in a step they are faster than that, by what it leaves them of the
+ * power, so that their times are made longer by as much. */
 static void sustain(struct observed *o)
 {
     const struct dtp_refit_run *r = o->run;
@@ -177,7 +178,7 @@ static void sustain(struct observed *o)
         }
     double speedup = dtp_matmul_speedup_of_step(&cluster->gpu, drawn_s, end_s - begin_s);
     for (size_t i = 0; i < o->op_count; i++)
-        if (dtp_op_power(r->program, &cluster->gpu, &o->ops[i]) > 0)
+        if (dtp_op_at_power_limit(r->program, &cluster->gpu, &o->ops[i]))
             o->in_step_s[i] *= speedup;
 }
 

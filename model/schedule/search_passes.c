@@ -231,8 +231,8 @@ static double try_variant(struct search *s)
     return longest;
 }
 
-/* What `choices` make takes the place of the best so far where it is shorter than `shortest`, which it
- * returns then. */
+/* What `choices` make takes the place of the best so far where it is shorter than `shortest`; returns
+ * the shorter time. */
 static double try_choices(struct search *s, struct choices choices, double shortest)
 {
     s->choices = choices;
