@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
 
 #include "lib/frozen_jobs.h"
@@ -12,10 +13,22 @@
 
 #define PAIRS 3000u
 
+/* The longest sequence that a model's source states is no key's and changes nothing that is predicted; a shorter name
+ * leaves the end of one before it in the array. */
+static void as_told(const struct dtp_job *job, struct dtp_transformer *out)
+{
+    memcpy(out, &job->transformer, sizeof *out);
+    strncpy(out->name, job->transformer.name, sizeof out->name - 1);
+    out->max_sequence = 0;
+}
+
 /* Both were made by the same steps from zeroed memory, so that equal jobs are equal bytes. */
 static bool same_job(const struct dtp_job *one, const struct dtp_job *other)
 {
-    return memcmp(&one->transformer, &other->transformer, sizeof one->transformer) == 0 &&
+    struct dtp_transformer left, right;
+    as_told(one, &left);
+    as_told(other, &right);
+    return memcmp(&left, &right, sizeof left) == 0 &&
            memcmp(&one->cluster, &other->cluster, sizeof one->cluster) == 0 &&
            memcmp(&one->plan, &other->plan, sizeof one->plan) == 0 &&
            memcmp(&one->training, &other->training, sizeof one->training) == 0;
