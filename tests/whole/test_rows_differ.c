@@ -18,7 +18,8 @@
 static void as_told(const struct dtp_job *job, struct dtp_transformer *out)
 {
     memcpy(out, &job->transformer, sizeof *out);
-    strncpy(out->name, job->transformer.name, sizeof out->name - 1);
+    memset(out->name, 0, sizeof out->name);
+    memcpy(out->name, job->transformer.name, strnlen(job->transformer.name, sizeof out->name - 1));
     out->max_sequence = 0;
 }
 
