@@ -227,7 +227,7 @@ static enum dtp_status read_axes(struct sweep *sweep)
     return worst;
 }
 
-/* What the rows follow from. */
+/* What the rows follow from. Of keys with one value each the base scenario has it, in whatever order they were typed. */
 static uint64_t digest(const struct sweep *sweep)
 {
     size_t count;
@@ -238,6 +238,8 @@ static uint64_t digest(const struct sweep *sweep)
     for (size_t i = 0; i < count; i++)
         d = dtp_digest_text(d, dtp_scenario_get(sweep->base, keys[i].key));
     for (size_t i = 0; i < sweep->axes.count; i++) {
+        if (sweep->axes.axes[i].count == 1)
+            continue;
         d = dtp_digest_text(d, sweep->axes.axes[i].key);
         for (size_t k = 0; k < sweep->axes.axes[i].count; k++)
             d = dtp_digest_text(d, sweep->axes.axes[i].values[k]);
@@ -262,7 +264,7 @@ static enum dtp_status run_sweep(struct sweep *sweep)
     if (!context->catalogues)
         catch_signals();
     char *header = dtp_sweep_header();
-    const struct dtp_row_file_kind kind = {DTP_SWEEP_SCHEMA, header, digest(sweep), false};
+    const struct dtp_row_file_kind kind = {DTP_SWEEP_SCHEMA, header, digest(sweep), 0, false};
     if (!header)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     enum dtp_status status =

@@ -262,7 +262,7 @@ static enum dtp_status open_file(struct dtp_validate *v)
     if (!header)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     const struct dtp_row_file_kind kind = {DTP_VALIDATION_SCHEMA, header, dtp_validate_list_digest(&v->list),
-                                           !a->resume};
+                                           dtp_validate_list_digest_as_typed(&v->list), !a->resume};
     enum dtp_status status = a->resume ? dtp_validation_widen(a->output, faults) : DTP_OK;
     if (status == DTP_OK)
         status = dtp_row_file_open(a->output, &kind, v->list.count, &v->file, faults);

@@ -302,7 +302,39 @@ static uint64_t add_key(uint64_t d, const struct dtp_validate_group *group, cons
     return d;
 }
 
-uint64_t dtp_validate_list_digest(const struct dtp_validate_list *list)
+/* In which order lists of values vary decides which run has which number, whatever they are lists of. The order of the
+ * key table adds nothing, as in files that were measured before this was asked. */
+static uint64_t add_order(uint64_t d, const struct dtp_axes *axes)
+{
+    size_t key_count;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
+    uint64_t typed = d, sorted = d;
+    for (size_t i = 0; i < axes->count; i++)
+        typed = axes->axes[i].count > 1 ? dtp_digest_text(typed, axes->axes[i].key) : typed;
+    for (size_t k = 0; k < key_count; k++)
+        for (size_t i = 0; i < axes->count; i++)
+            if (axes->axes[i].count > 1 && strcmp(axes->axes[i].key, keys[k].key) == 0)
+                sorted = dtp_digest_text(sorted, keys[k].key);
+    return typed == sorted ? d : typed;
+}
+
+/* The flag that is passed on behind `before`, NULL: the first: as typed, or by name and of one that stands there twice
+ * the last, for that one counts. NULL: there are no more. */
+static const struct dtp_passed_flag *next_passed(const struct dtp_validate_group *group,
+                                                 const struct dtp_passed_flag *before, bool as_typed)
+{
+    const struct dtp_passed_flag *next = NULL, *end = group->passed + group->passed_count;
+    if (as_typed) {
+        next = before ? before + 1 : group->passed;
+        return next < end ? next : NULL;
+    }
+    for (const struct dtp_passed_flag *flag = group->passed; flag < end; flag++)
+        if ((!before || strcmp(flag->flag, before->flag) > 0) && (!next || strcmp(flag->flag, next->flag) <= 0))
+            next = flag;
+    return next;
+}
+
+static uint64_t digest(const struct dtp_validate_list *list, bool as_typed)
 {
     size_t key_count;
     const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
@@ -312,8 +344,19 @@ uint64_t dtp_validate_list_digest(const struct dtp_validate_list *list)
         d = dtp_digest_text(d, "group");
         for (size_t i = 0; i < key_count; i++)
             d = is_run(&keys[i]) ? add_key(d, group, keys[i].key) : d;
-        for (size_t i = 0; i < group->passed_count; i++)
-            d = dtp_digest_text(dtp_digest_text(d, group->passed[i].flag), group->passed[i].value);
+        d = add_order(d, &group->axes);
+        for (const struct dtp_passed_flag *flag = NULL; (flag = next_passed(group, flag, as_typed)) != NULL;)
+            d = dtp_digest_text(dtp_digest_text(d, flag->flag), flag->value);
     }
     return d;
+}
+
+uint64_t dtp_validate_list_digest(const struct dtp_validate_list *list)
+{
+    return digest(list, false);
+}
+
+uint64_t dtp_validate_list_digest_as_typed(const struct dtp_validate_list *list)
+{
+    return digest(list, true);
 }

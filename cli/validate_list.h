@@ -41,7 +41,11 @@ void dtp_validate_list_destroy(struct dtp_validate_list *list);
 enum dtp_status dtp_validate_list_scenario(const struct dtp_validate_list *list, uint64_t run,
                                            struct dtp_scenario **out, const struct dtp_validate_group **group,
                                            char *words, size_t bytes, struct dtp_faults *faults);
-/* Stands for what is run, not for what is predicted of it: GPU, machine and prices of the catalogue are left out. */
+/* Stands for what is run, not for what is predicted of it: GPU, machine and prices of the catalogue are left out. The
+ * order in which flags were typed counts only where it numbers the runs: of lists of values. */
 uint64_t dtp_validate_list_digest(const struct dtp_validate_list *list);
+/* The same with flags of runs in the order in which they were typed, as files bear it that were measured
+ * before their order was left out. */
+uint64_t dtp_validate_list_digest_as_typed(const struct dtp_validate_list *list);
 
 #endif

@@ -75,10 +75,17 @@ static bool is_cut_off(const struct dtp_row_file *file, FILE *in, const char *li
     return ends && ftello(in) == file->whole_bytes + (int64_t)bytes && strncmp(line, ours, known) == 0;
 }
 
-/* Reads the rows that are there; sets rows and whole_bytes. */
-static enum dtp_status read_rows(struct dtp_row_file *file, FILE *in, const char *header, uint64_t most,
-                                 struct dtp_faults *faults)
+/* What the row begins with that comes next, of this digest. */
+static void write_prefix(const struct dtp_row_file *file, uint64_t digest, char *out, size_t bytes)
 {
+    snprintf(out, bytes, "%s,%016" PRIx64 ",%" PRIu64 ",", file->schema, digest, file->rows);
+}
+
+/* Reads the rows that are there; sets rows, whole_bytes, and the digest that they have. */
+static enum dtp_status read_rows(struct dtp_row_file *file, FILE *in, const struct dtp_row_file_kind *kind,
+                                 uint64_t most, struct dtp_faults *faults)
+{
+    const char *header = kind->header;
     char line[MAX_ROW_BYTES], prefix[96];
     if (!fgets(line, sizeof line, in))
         return DTP_OK;
@@ -90,7 +97,10 @@ static enum dtp_status read_rows(struct dtp_row_file *file, FILE *in, const char
     file->whole_bytes = (int64_t)bytes;
     while (fgets(line, sizeof line, in)) {
         bytes = strlen(line);
-        snprintf(prefix, sizeof prefix, "%s,%016" PRIx64 ",%" PRIu64 ",", file->schema, file->digest, file->rows);
+        write_prefix(file, kind->earlier, prefix, sizeof prefix);
+        if (file->rows == 0 && kind->earlier && strncmp(line, prefix, strlen(prefix)) == 0)
+            file->digest = kind->earlier;
+        write_prefix(file, file->digest, prefix, sizeof prefix);
         if (is_cut_off(file, in, line, bytes, prefix))
             return DTP_OK;
         if (file->anew)
@@ -107,7 +117,8 @@ static enum dtp_status read_rows(struct dtp_row_file *file, FILE *in, const char
     return DTP_OK;
 }
 
-static enum dtp_status resume(struct dtp_row_file *file, const char *header, uint64_t most, struct dtp_faults *faults)
+static enum dtp_status resume(struct dtp_row_file *file, const struct dtp_row_file_kind *kind, uint64_t most,
+                              struct dtp_faults *faults)
 {
     int copy = dup(file->descriptor);
     FILE *in = copy >= 0 ? fdopen(copy, "r") : NULL;
@@ -117,7 +128,7 @@ static enum dtp_status resume(struct dtp_row_file *file, const char *header, uin
             close(copy);
         return refuse(file, "cannot be read", reason, faults);
     }
-    enum dtp_status status = read_rows(file, in, header, most, faults);
+    enum dtp_status status = read_rows(file, in, kind, most, faults);
     if (status == DTP_OK && ferror(in))
         status = refuse(file, "cannot be read", errno ? errno : EIO, faults);
     fclose(in);
@@ -141,7 +152,7 @@ enum dtp_status dtp_row_file_open(const char *path, const struct dtp_row_file_ki
     if (out->plain && flock(out->descriptor, LOCK_EX | LOCK_NB) != 0)
         status = dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "another process is writing it; wait for that one");
     if (status == DTP_OK && out->plain)
-        status = resume(out, kind->header, rows, faults);
+        status = resume(out, kind, rows, faults);
     if (status == DTP_OK && out->whole_bytes == 0)
         status = dtp_row_file_append(out, kind->header, strlen(kind->header), 0, faults);
     if (status != DTP_OK && path)

@@ -27,7 +27,8 @@ struct dtp_row_file {
 struct dtp_row_file_kind {
     const char *schema, *header; /* borrowed; the header is a whole line. The schema as long as the file is open */
     uint64_t digest;
-    bool anew; /* no row may be there: it took a run on GPUs, and a slip of -o must not cost it */
+    uint64_t earlier; /* by which rows of the same command may go as well, and then go on; 0: by none */
+    bool anew;        /* no row may be there: it took a run on GPUs, and a slip of -o must not cost it */
 };
 
 /* Opens and, of a file with rows of the same command, counts them and cuts off a last one that is not whole; of an

@@ -53,6 +53,9 @@ for cut in 1 10 500 1000 $((bytes / 3)) $((bytes / 2)) $((bytes - 1)); do
     expect 0 "${small[@]}" -o file.csv
     cmp -s file.csv whole.csv || failed "resumed after $cut bytes: another table"
 done
+expect 0 --micro-batch 1 --seq 1k --params 1B --strategy all -o file2.csv
+expect 0 --strategy all --params 1B --seq 1k --micro-batch 1 -o file2.csv
+grep -q 'was complete' out || failed "keys in another order are another command: $(cat out)"
 expect 2 "${small[@]}" --seq 1k -o file.csv
 says 'row of another command'
 cmp -s file.csv whole.csv || failed "a refused file was touched"

@@ -157,6 +157,15 @@ says 'VERDICT' out
 expect 0 "${many[@]}" --resume
 expect 2 "${tiny[@]}" --gpus 1 --strategy zero1 -o many.csv --resume
 says 'another command'
+# Flags in another order, and one that another overrules, are the same command; lists that vary in another order number
+# other runs.
+swapped=(-o many.csv --threads 2 --micro-batch 1..5 --strategy ddp --gpus 1 --threads 1 --device host "${tiny[@]:0:12}")
+expect 0 "${swapped[@]}" --resume
+! grep -q '^run ' err || failed "flags in another order are another command"
+expect 2 "${swapped[@]}" --threads 2 --resume
+says 'another command'
+expect 2 "${tiny[@]}" --strategy ddp,full_shard --gpus 1,2 -o v.csv --resume
+says 'another command'
 expect 2 "${tiny[@]}" --resume
 says '-o FILE.csv'
 printf 'measurement,what\nabout,gpu_key\n' >else.csv

@@ -8,8 +8,10 @@
 
 #include "fuzz_fixture.h"
 
+#include <inttypes.h>
+
 #define HEADER "schema,sweep,row,swept,value\n"
-#define ROW "dtplan.sweep/1,00000000000000ff,%zu,"
+#define ROW "dtplan.sweep/1,%016" PRIx64 ",%zu,"
 #define MOST_ROWS 20
 #define ROOM 8192
 
@@ -23,7 +25,7 @@ static void clean(void)
 
 static enum dtp_status go_on(bool anew, struct dtp_row_file *file, struct dtp_faults *faults)
 {
-    const struct dtp_row_file_kind kind = {"dtplan.sweep/1", HEADER, 0xff, anew};
+    const struct dtp_row_file_kind kind = {"dtplan.sweep/1", HEADER, 0xff, 0xfe, anew};
     forget_faults(faults);
     enum dtp_status status = dtp_row_file_open(path, &kind, MOST_ROWS, file, faults);
     expect_faults(status, faults);
@@ -33,11 +35,11 @@ static enum dtp_status go_on(bool anew, struct dtp_row_file *file, struct dtp_fa
 }
 
 /* What was cut off is the beginning of the row that comes next, or of the header. */
-static void expect_own(const uint8_t *cut, size_t bytes, bool header, size_t row)
+static void expect_own(const uint8_t *cut, size_t bytes, bool header, uint64_t digest, size_t row)
 {
     char begins[sizeof ROW + 32];
     expect(!memchr(cut, '\n', bytes));
-    snprintf(begins, sizeof begins, ROW, row);
+    snprintf(begins, sizeof begins, ROW, digest, row);
     const char *own = header ? HEADER : begins;
     size_t known = strlen(own) < bytes ? strlen(own) : bytes;
     expect(memcmp(cut, own, known) == 0);
@@ -65,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     bool begun = left <= bytes; /* else the header was written anew */
     expect(memcmp(after, begun ? (const void *)data : HEADER, left) == 0);
     size_t kept = bytes < strlen(HEADER) ? 0 : left;
-    expect_own(data + kept, bytes - kept, kept == 0, (size_t)file.rows);
+    expect_own(data + kept, bytes - kept, kept == 0, file.digest, (size_t)file.rows);
     size_t lines = 0;
     for (size_t i = 0; i < left; i++)
         lines += after[i] == '\n';
