@@ -14,17 +14,13 @@
 #include "lib/frozen_adapter_draws.h"
 #include "lib/frozen_draws.h"
 #include "lib/frozen_later_draws.h"
+#include "lib/frozen_newest_draws.h"
+#include "lib/frozen_populations.h"
 #include "lib/random_executor_plans.h"
 #include "lib/shipped_catalog.h"
 
 #include <unistd.h>
 
-#define FROZEN_JOBS 2660u
-#define FROZEN_NANOTRON_FROM 2000u /* which came when the others stood: its jobs are the last */
-#define FROZEN_PEFT_FROM 2200u     /* and this one later yet */
-#define FROZEN_ROUTED_FROM 2500u   /* Megatron's models with experts */
-#define FROZEN_HOOKED_FROM 2580u   /* and what our executor's replicas sum in place of gradients */
-#define FROZEN_SLOTTED_FROM 2620u  /* DeepSpeed's models with experts */
 #define FROZEN_VALUE_BYTES 64
 
 struct frozen_job {
@@ -56,6 +52,18 @@ enum frozen_who {
     FROZEN_ROUTED,  /* Megatron, models with experts */
     FROZEN_HOOKED,  /* our executor, jobs with a communication hook */
     FROZEN_SLOTTED, /* DeepSpeed, models with experts */
+    FROZEN_PIPED,   /* from here on a population each (frozen_populations.h) */
+    FROZEN_LATENT,
+    FROZEN_NARROW,
+    FROZEN_CLAMPED,
+    FROZEN_ROUTED_IN,
+    FROZEN_FILTERED,
+    FROZEN_CUT,
+    FROZEN_PREPARED,
+    FROZEN_WAITING,
+    FROZEN_ROOMY,
+    FROZEN_LEARNT,
+    FROZEN_NEWEST, /* all of these */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -83,10 +91,23 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_NANOTRON: return p->runtime == &dtp_runtime_nanotron;
     case FROZEN_PEFT: return p->runtime == &dtp_runtime_peft;
     case FROZEN_ROUTED: return p->runtime == &dtp_runtime_megatron && d->transformer.experts;
-    case FROZEN_HOOKED: return executor && random_job_number >= FROZEN_HOOKED_FROM;
+    case FROZEN_HOOKED: return executor && frozen_population(random_job_number) == FROZEN_OF_HOOKED;
     case FROZEN_SLOTTED: return p->runtime == &dtp_runtime_deepspeed && d->transformer.experts;
     case FROZEN_DIVIDED: return p->runtime == &dtp_runtime_deepspeed;
     case FROZEN_ADAPTED: return p->runtime == &dtp_runtime_torch && p->strategy != DTP_HYBRID_SHARD;
+    case FROZEN_PIPED:
+    case FROZEN_LATENT:
+    case FROZEN_NARROW:
+    case FROZEN_CLAMPED:
+    case FROZEN_ROUTED_IN:
+    case FROZEN_FILTERED:
+    case FROZEN_CUT:
+    case FROZEN_PREPARED:
+    case FROZEN_WAITING:
+    case FROZEN_ROOMY:
+    case FROZEN_LEARNT:
+        return (int)frozen_population(random_job_number) - FROZEN_OF_PIPED == (int)who - FROZEN_PIPED;
+    case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }
     return false;
 }
@@ -115,6 +136,7 @@ static const struct {
 } frozen_draws[] = {
 #define FROZEN_DRAW(key, who, one_in, values) {DTP_KEY_##key, FROZEN_##who, one_in, values},
     FROZEN_DRAWS(FROZEN_DRAW) FROZEN_ADAPTER_DRAWS(FROZEN_DRAW) FROZEN_LATER_DRAWS(FROZEN_DRAW)
+        FROZEN_NEWEST_DRAWS(FROZEN_DRAW)
 #undef FROZEN_DRAW
 };
 
@@ -162,21 +184,19 @@ static inline struct dtp_draft frozen_draft(void)
 {
     struct dtp_draft draft = dtp_draft_default();
     struct dtp_cluster cluster = random_cluster();
+    enum frozen_of of = frozen_population(random_job_number);
+    const struct frozen_population *population = &frozen_populations[of];
     random_key("executor");
-    bool executor = random_below(4) == 0;
-    if (random_job_number >= FROZEN_ROUTED_FROM)
-        executor = random_job_number >= FROZEN_HOOKED_FROM && random_job_number < FROZEN_SLOTTED_FROM;
+    bool executor = random_below(4) == 0; /* nanotron's and peft's models too, since they came */
+    if (of >= FROZEN_OF_ROUTED)
+        executor = population->runtime == &dtp_runtime_dtplan;
     draft.transformer = executor ? random_executor_transformer() : random_transformer();
     draft.plan = executor ? random_executor_plan(&cluster, &draft.transformer) : random_plan(&cluster);
     random_key("torch"); /* what most people ask for */
     if (!executor && random_bool())
         draft.plan.runtime = &dtp_runtime_torch;
-    if (random_job_number >= FROZEN_NANOTRON_FROM)
-        draft.plan.runtime = random_job_number < FROZEN_PEFT_FROM      ? &dtp_runtime_nanotron
-                             : random_job_number < FROZEN_ROUTED_FROM  ? &dtp_runtime_peft
-                             : random_job_number < FROZEN_HOOKED_FROM  ? &dtp_runtime_megatron
-                             : random_job_number < FROZEN_SLOTTED_FROM ? &dtp_runtime_dtplan
-                                                                       : &dtp_runtime_deepspeed;
+    if (population->runtime)
+        draft.plan.runtime = population->runtime;
     draft.plan.precision = dtp_plan_default().precision; /* frozen_draws has its recipes */
     random_key("shallow");
     if (random_below(16))
@@ -184,8 +204,7 @@ static inline struct dtp_draft frozen_draft(void)
     random_key("even sizes"); /* fp8 takes multiples of 16 */
     if (random_bool())
         draft.transformer.vocab = draft.transformer.vocab / 128 * 128, draft.transformer.ffn &= ~UINT64_C(15);
-    if ((random_job_number >= FROZEN_ROUTED_FROM && random_job_number < FROZEN_HOOKED_FROM) ||
-        random_job_number >= FROZEN_SLOTTED_FROM) {
+    if (population->experts) {
         random_key("experts");
         draft.transformer.experts = UINT64_C(8) << random_below(3), draft.transformer.experts_per_token = 2;
         draft.transformer.expert_ffn = UINT64_C(256) << random_below(3);
@@ -218,6 +237,33 @@ static inline bool frozen_takes_fp8(const struct frozen_job *job)
 {
     bool odd = strtoull(job->value[DTP_KEY_ffn], NULL, 10) % 16 || strtoull(job->value[DTP_KEY_vocab], NULL, 10) % 16;
     return !odd && strncmp(job->value[DTP_KEY_gpu], "a100", 4) != 0;
+}
+
+/* The same of populations that came later; jobs before them stay refused by what stands there. */
+static inline void frozen_keep_newest(struct frozen_job *job)
+{
+    bool delayed = frozen_is(job, DTP_KEY_precision, "fp8-delayed"), mx = frozen_is(job, DTP_KEY_precision, "mxfp8");
+    bool shared = job->value[DTP_KEY_shared_expert_ffn][0], parts = job->value[DTP_KEY_recompute_modules][0];
+    bool exchanged = job->value[DTP_KEY_cp][0] && frozen_is(job, DTP_KEY_cp_comm, "a2a");
+    const struct {
+        bool meaningless;
+        enum dtp_key key;
+    } rows[] = {
+        {!mx, DTP_KEY_fp8_attention},
+        {!mx, DTP_KEY_fp8_head},
+        {delayed, DTP_KEY_bf16_first_layers},
+        {delayed, DTP_KEY_bf16_last_layers},
+        {!job->value[DTP_KEY_expert_groups][0], DTP_KEY_groups_per_token},
+        {!shared, DTP_KEY_shared_expert_gate},
+        {!shared, DTP_KEY_shared_expert_overlap},
+        {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_chunks},
+        {!exchanged, DTP_KEY_cp_chunks},
+        {parts, DTP_KEY_checkpointing},
+        {!job->value[DTP_KEY_capacity_factor][0], DTP_KEY_pad_to_capacity},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].meaningless && frozen_population(job->number) >= FROZEN_OF_PIPED)
+            job->value[rows[i].key][0] = '\0';
 }
 
 /* Takes away what other keys leave no meaning. */
@@ -293,6 +339,7 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         if (rows[i].meaningless)
             job->value[rows[i].key][0] = '\0';
     frozen_keep_adapted(job);
+    frozen_keep_newest(job);
 }
 
 /* Strategies first, for they decide who knows the rest. */
@@ -324,29 +371,10 @@ static inline void frozen_draw_keys(struct frozen_job *job, bool strategies, boo
     X(stage3_max_live_parameters) X(stage3_max_reuse_distance) X(stage3_prefetch_bucket_size) \
     X(stage3_param_persistence_threshold) X(prefetch) X(fused_qkv) X(fused_gate_up) X(rope_fp32) X(clip_norm) \
     X(loss_chunk) X(gelu_epilogue) X(gradient_stream) X(gather_engine) X(reduce_engine) \
-    X(experts) X(experts_per_token) X(expert_ffn) X(router_norm)
-/* Of other models with experts, or latent attention, of later kernels, of packed bases as TRL prepares them: no job has
- * them yet. */
-#define FROZEN_REFUSED_KEYS(X) \
-    X(shared_expert_ffn) X(shared_expert_gate) X(dense_layers) X(expert_layer_step) X(router) X(router_scale) \
-    X(router_bias) X(expert_bias) X(expert_groups) X(groups_per_token) X(expert_room) X(etp) \
-    X(activation_fp8_input_store) X(shared_expert_overlap) X(chunked_attention) X(attention_sinks) \
-    X(router_on_input) X(cp_chunks) X(tp_chunks) \
-    X(q_latent) X(kv_latent) X(rope_head_dim) X(value_head_dim) X(mtp_layers) X(bf16_first_layers) \
-    X(bf16_last_layers) X(bf16_linears) X(fp8_attention) X(fp8_head) X(launch_blocking) \
-    X(prepare_kbit) X(fp32_ends)
+    X(experts) X(expert_ffn) X(activation_fp8_input_store)
 /* clang-format on */
 #define FROZEN_KEY(key) DTP_KEY_##key,
-static const enum dtp_key frozen_named_keys[] = {FROZEN_NAMED_KEYS(FROZEN_KEY) FROZEN_REFUSED_KEYS(FROZEN_KEY)};
-static const enum dtp_key frozen_refused_keys[] = {FROZEN_REFUSED_KEYS(FROZEN_KEY)};
-
-static inline bool frozen_is_refused(enum dtp_key key)
-{
-    for (size_t i = 0; i < sizeof frozen_refused_keys / sizeof *frozen_refused_keys; i++)
-        if (frozen_refused_keys[i] == key)
-            return true;
-    return false;
-}
+static const enum dtp_key frozen_named_keys[] = {FROZEN_NAMED_KEYS(FROZEN_KEY)};
 
 static inline bool frozen_is_named(enum dtp_key key)
 {
@@ -448,7 +476,7 @@ static inline void frozen_draw(uint32_t number, struct frozen_job *job)
     job->number = number;
     random_frozen = true, random_job_number = number;
     struct dtp_draft draft = frozen_draft();
-    bool wild = number % 16 == 15;
+    bool wild = number % 16 == 15 && frozen_population(number) < FROZEN_OF_PIPED;
     frozen_draw_keys(job, true, wild, &draft);
     if (!frozen_knows(FROZEN_FSDP, &draft))
         draft.plan.fsdp1 = false;

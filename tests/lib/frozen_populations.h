@@ -1,0 +1,66 @@
+/* Which frozen job (frozen_jobs.h) is of which kind. A kind that comes later takes numbers behind all others, so that
+ * no job before it changes. */
+#ifndef TEST_FROZEN_POPULATIONS_H
+#define TEST_FROZEN_POPULATIONS_H
+
+#include "runtime/runtimes.h"
+
+enum frozen_of {
+    FROZEN_OF_ANY,
+    FROZEN_OF_NANOTRON,
+    FROZEN_OF_PEFT,
+    FROZEN_OF_ROUTED,
+    FROZEN_OF_HOOKED,
+    FROZEN_OF_SLOTTED,
+    FROZEN_OF_PIPED,
+    FROZEN_OF_LATENT,
+    FROZEN_OF_NARROW,
+    FROZEN_OF_CLAMPED,
+    FROZEN_OF_ROUTED_IN,
+    FROZEN_OF_FILTERED,
+    FROZEN_OF_CUT,
+    FROZEN_OF_PREPARED,
+    FROZEN_OF_WAITING,
+    FROZEN_OF_ROOMY,
+    FROZEN_OF_LEARNT,
+    FROZEN_OF_COUNT
+};
+
+/* `runtime` NULL: of those that random plans draw. */
+struct frozen_population {
+    uint32_t from;
+    const struct dtp_runtime *runtime;
+    bool experts;
+};
+
+static const struct frozen_population frozen_populations[FROZEN_OF_COUNT] = {
+    [FROZEN_OF_ANY] = {0, NULL, false},
+    [FROZEN_OF_NANOTRON] = {2000, &dtp_runtime_nanotron, false},
+    [FROZEN_OF_PEFT] = {2200, &dtp_runtime_peft, false},
+    [FROZEN_OF_ROUTED] = {2500, &dtp_runtime_megatron, true},    /* models with experts */
+    [FROZEN_OF_HOOKED] = {2580, &dtp_runtime_dtplan, false},     /* what replicas sum in place of gradients */
+    [FROZEN_OF_SLOTTED] = {2620, &dtp_runtime_deepspeed, true},  /* models with experts */
+    [FROZEN_OF_PIPED] = {2660, &dtp_runtime_megatron, false},    /* every schedule of a pipeline */
+    [FROZEN_OF_LATENT] = {2740, &dtp_runtime_megatron, true},    /* DeepSeek-V3 in small */
+    [FROZEN_OF_NARROW] = {2780, &dtp_runtime_megatron, true},    /* recipes of fp8 and fp4 */
+    [FROZEN_OF_CLAMPED] = {2820, &dtp_runtime_torch, true},      /* gpt-oss in small */
+    [FROZEN_OF_ROUTED_IN] = {2850, &dtp_runtime_torch, true},    /* Llama 4 in small */
+    [FROZEN_OF_FILTERED] = {2880, &dtp_runtime_torch, false},    /* torchao's recipes and later optimizers */
+    [FROZEN_OF_CUT] = {2940, &dtp_runtime_dtplan, false},        /* our executor with tp or cp */
+    [FROZEN_OF_PREPARED] = {2980, &dtp_runtime_peft, false},     /* packed bases as TRL prepares them */
+    [FROZEN_OF_WAITING] = {3010, &dtp_runtime_deepspeed, false}, /* pipelines of DeepSpeed; a host that waits */
+    [FROZEN_OF_ROOMY] = {3050, &dtp_runtime_dtplan, true},       /* our executor with experts that ranks divide */
+    [FROZEN_OF_LEARNT] = {3080, &dtp_runtime_torch, false},      /* optimizers of whole tensors */
+};
+
+#define FROZEN_JOBS 3100u
+
+static inline enum frozen_of frozen_population(uint64_t number)
+{
+    int i = FROZEN_OF_COUNT - 1;
+    while (number < frozen_populations[i].from)
+        i--;
+    return (enum frozen_of)i;
+}
+
+#endif
