@@ -84,6 +84,7 @@ LET_BE = {
         "of FSDP1, which is refused": "limit_all_gathers",
         "of formats in 8 bits, which are refused": "fp8_recipe fp8_all_gather bf16_linears",
         "of PowerSGD, which is refused": "powersgd_rank powersgd_start_step",
+        "of GaLore and APOLLO, which are refused": "projection_rank",
         "of runtime peft": "fast_kernels gptq_operators narrow_logits prepare_kbit fp32_ends",
     },
 }

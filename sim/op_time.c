@@ -83,6 +83,7 @@ bool dtp_op_is_plain(const struct dtp_op *op)
     case DTP_OP_LOSS_PARTS:
     case DTP_OP_LOSS_BACKWARD:
     case DTP_OP_NEWTON_SCHULZ:
+    case DTP_OP_PROJECTION:
     case DTP_OP_OPTIMIZER: return false;
     default: return dtp_op_is_kernel(op);
     }

@@ -87,7 +87,7 @@ bool dtp_op_kind_parse(const char *text, enum dtp_op_kind *out);
 /* On the device, of the optimizer's step. */
 static inline bool dtp_op_kind_updates(enum dtp_op_kind kind)
 {
-    return kind == DTP_OP_OPTIMIZER || kind == DTP_OP_NEWTON_SCHULZ;
+    return kind == DTP_OP_OPTIMIZER || kind == DTP_OP_NEWTON_SCHULZ || kind == DTP_OP_PROJECTION;
 }
 static inline enum dtp_op_class dtp_op_kind_class(enum dtp_op_kind kind)
 {

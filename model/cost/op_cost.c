@@ -306,9 +306,11 @@ enum dtp_memory_kernel dtp_update_kernel(const struct dtp_plan *plan)
  * reads p for its norm, g for the sums over rows and over columns, writes their product as an estimate (a matmul of
  * inner size 1), divides it, clamps it, takes its root and multiplies it by g, each in place, reads it for its norm,
  * and adds it to p: 3 of p, 3 of g, 11 of the estimate (of matrices; vectors a few more). Waits for its two norms,
- * which the host reads, are not counted. GradScaler looks for infinities before: amp_non_finite_check_and_unscale reads
- * and writes all gradients, by a scale of 1 where the optimizer unscales them itself (torch/amp/grad_scaler.py: step,
- * _check_inf_per_device). */
+ * which the host reads, are not counted. AdamW of GaLore's and APOLLO's loop makes the 17 passes of a projected
+ * gradient (optimizer_state.c: dtp_projection_of), 2 of them over g, and adds the quotient to p; Adam-mini squares g
+ * (2), takes its mean (1), lerps it into its moment (3), scales that one (2, 2), negates it (2) and adds it to p (3).
+ * GradScaler looks for infinities before: amp_non_finite_check_and_unscale reads and writes all gradients, by a scale
+ * of 1 where the optimizer unscales them itself (torch/amp/grad_scaler.py: step, _check_inf_per_device). */
 double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan)
 {
     const struct dtp_precision *p = &plan->precision;
@@ -324,6 +326,10 @@ double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan)
         return 10 * state + 2 * param + 2 * master + checked;
     if (row->shape == DTP_STATE_FACTORS)
         return 3 * param + 3 * grad + 11 * dtp_dtype_bytes(p->moments) + 2 * master + checked;
+    if (row->shape == DTP_STATE_PROJECTED)
+        return 2 * param + 2 * grad + 16 * dtp_dtype_bytes(p->moments) + 2 * master + checked;
+    if (row->shape == DTP_STATE_ROWS)
+        return 2 * param + 2 * grad + 11 * dtp_dtype_bytes(p->moments) + 2 * master + checked;
     if (row->shape == DTP_STATE_MATRICES) /* AdamW's, in one kernel */
         return 2 * param + grad + 4 * dtp_dtype_bytes(p->moments) + 2 * master + checked;
     double passes = plan->optimizer == DTP_MOMENTUM ? 5 : 2;
@@ -341,6 +347,8 @@ double dtp_optimizer_matrix_bytes_per_parameter(const struct dtp_plan *plan)
     double state = dtp_dtype_bytes(plan->precision.moments), narrow = dtp_dtype_bytes(DTP_BF16);
     double momentum = 2 * (2 * state + grad), cast = state > narrow ? state + narrow : 0;
     double checked = dtp_plan_scales_loss(plan) ? 2 * grad : 0;
+    if (dtp_optimizer_row(plan->optimizer)->shape == DTP_STATE_PROJECTED) /* all else follows from their shapes */
+        return checked;
     return momentum + cast + 3 * narrow + 4 * param + narrow + checked;
 }
 

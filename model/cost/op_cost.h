@@ -87,7 +87,8 @@ struct dtp_pass_rates dtp_pass_rates(const struct dtp_gpu *gpu);
 enum dtp_memory_kernel dtp_update_kernel(const struct dtp_plan *plan);
 /* Bytes that an optimizer step moves for each parameter that it updates, state in device memory. */
 double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan);
-/* Of an element of a block's matrix, where the optimizer treats these apart, beside its products (Muon). */
+/* Of an element of a block's matrix, where the optimizer treats these apart, beside its products and what
+ * follows from their shapes (Muon; GaLore, APOLLO: dtp_projection_of). */
 double dtp_optimizer_matrix_bytes_per_parameter(const struct dtp_plan *plan);
 
 /* Which kernel of its own our executor computes it by, because cuDNN's flash attention does not take it

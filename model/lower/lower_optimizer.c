@@ -2,6 +2,7 @@
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
+#include "plan/optimizer_state.h"
 
 const struct dtp_element_bytes *dtp_lower_bytes(const struct dtp_lowering *l)
 {
@@ -28,6 +29,21 @@ void dtp_lower_add_moments(struct dtp_lowering *l, struct dtp_lower_moments *mom
     dtp_lower_add_state(l, moments, master);
 }
 
+/* Of one kernel over many tensors a few; of loops over tensors those of each that is not a product's. */
+#define UPDATE_KERNELS 3
+static uint32_t update_kernels(const struct dtp_lowering *l, const struct dtp_plan *plan)
+{
+    const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
+    const uint32_t of_each = dtp_optimizer_tensor_kernels(plan);
+    const bool apart = dtp_optimizer_row(plan->optimizer)->shape == DTP_STATE_PROJECTED;
+    uint32_t tensors = 0;
+    if (!of_each)
+        return UPDATE_KERNELS;
+    for (int part = 0; part < module->parts; part++)
+        tensors += apart && module->matrix[part] ? 0 : module->tensors[part];
+    return of_each * tensors;
+}
+
 void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_lower_moments moments,
                       const dtp_buffer_id *grads, int grad_count, uint64_t elements)
 {
@@ -43,7 +59,7 @@ void dtp_lower_update(struct dtp_lowering *l, dtp_buffer_id params, struct dtp_l
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_REPLICATE]);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COPY]); /* gathers read the shards */
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_GATHER]);
-    dtp_draft_memory(l, &draft, dtp_optimizer_bytes_per_parameter(plan) * (double)elements, 3);
+    dtp_draft_memory(l, &draft, dtp_optimizer_bytes_per_parameter(plan) * (double)elements, update_kernels(l, plan));
     draft.op.demand.memory_kernel = (uint8_t)dtp_update_kernel(plan);
     dtp_draft_end(l, &draft);
 }

@@ -16,50 +16,109 @@ uint64_t dtp_optimizer_factor_elements(uint64_t rows, uint64_t columns)
 
 /* ---- tensors of a model ------------------------------------------------------------------------------------------ */
 
-/* As they are registered, which is the order of the step: elements of state, of blocks' matrices, the largest two
- * tensors that follow each other, and what the matrix with the most takes for its products. */
+/* As they are registered, which is the order of the step, or first those that are not projected: elements of state, of
+ * blocks' matrices, and the most elements of temporaries that stand at once, with those of the tensor before, which
+ * have names until the tensor's own take them. */
 struct walk {
     const struct dtp_plan *plan;
-    bool factors;
-    uint64_t state, matrices, last, pair, products_bytes;
+    enum dtp_optimizer_shape shape;
+    bool projects; /* of PROJECTED: the second group of parameters is walked */
+    uint64_t state, matrices, most, products_bytes, narrowest;
+    uint64_t quotient, update; /* temporaries of the tensor before, or its estimate (Adafactor) */
 };
+
+static void stand(struct walk *walk, uint64_t elements)
+{
+    if (elements > walk->most)
+        walk->most = elements;
+}
 
 static void pass(struct walk *walk, uint64_t elements)
 {
-    walk->pair = walk->last + elements > walk->pair ? walk->last + elements : walk->pair;
-    walk->last = elements;
+    switch (walk->shape) {
+    case DTP_STATE_FACTORS: stand(walk, walk->update + elements); break;
+    case DTP_STATE_ROWS: /* its square beside the update of the tensor before; the update and its negative */
+        stand(walk, walk->update + elements);
+        stand(walk, 2 * elements);
+        break;
+    case DTP_STATE_PROJECTED: /* a root beside both of the tensor before, then the quotient beside that one's update */
+        stand(walk, walk->quotient + walk->update + elements);
+        stand(walk, walk->update + 2 * elements);
+        break;
+    default: break;
+    }
+    walk->quotient = walk->update = elements;
 }
 
-/* Experts' are one tensor [groups, out, in], of which torch keeps sums over the last two axes (Adafactor's row_shape,
- * col_shape). */
-static void pass_matrix(struct walk *walk, uint64_t groups, uint64_t out, uint64_t in)
+/* Elements of a matrix's state beside what is alike of all parameters; its lesser side is a factor of each expert's
+ * tensor [groups, out, in], of which torch keeps sums over the last two axes (Adafactor's row_shape, col_shape). */
+static uint64_t matrix_state(const struct walk *walk, uint64_t groups, uint64_t out, uint64_t in)
 {
     uint64_t elements = groups * out * in;
-    walk->state += walk->factors ? dtp_optimizer_factor_elements(groups * out, groups * in) : 2 * elements;
-    pass(walk, elements);
+    switch (walk->shape) {
+    case DTP_STATE_FACTORS: return dtp_optimizer_factor_elements(groups * out, groups * in);
+    case DTP_STATE_ROWS: return elements + groups * out;
+    default: return 2 * elements;
+    }
 }
 
-static void pass_block_matrix(struct walk *walk, const struct dtp_layer_matrix *matrix)
+static void pass_matrix(struct walk *walk, uint64_t groups, uint64_t out, uint64_t in)
+{
+    if (walk->projects)
+        return;
+    walk->state += matrix_state(walk, groups, out, in);
+    pass(walk, groups * out * in);
+}
+
+/* The projected gradient and two of its size; then the update at full size and what it becomes when scaled, beside
+ * these three. */
+static void pass_projected(struct walk *walk, const struct dtp_layer_matrix *matrix)
+{
+    struct dtp_projection p;
+    uint64_t elements = matrix->groups * matrix->out * matrix->in,
+             least = matrix->out < matrix->in ? matrix->out : matrix->in;
+    if (!walk->narrowest || least < walk->narrowest)
+        walk->narrowest = least;
+    if (!walk->projects)
+        return;
+    dtp_projection_of(walk->plan, matrix->out, matrix->in, &p);
+    walk->state += 2 * p.moment_elements + p.projection_elements;
+    walk->matrices += elements;
+    stand(walk, walk->quotient + walk->update + 2 * p.moment_elements);
+    stand(walk, walk->update + 3 * p.moment_elements);
+    stand(walk, 3 * p.moment_elements + 2 * elements);
+    walk->quotient = p.moment_elements, walk->update = elements;
+}
+
+static void pass_orthogonalised(struct walk *walk, const struct dtp_layer_matrix *matrix)
 {
     struct dtp_newton_schulz products;
     uint64_t elements = matrix->groups * matrix->out * matrix->in;
-    if (walk->factors) {
-        pass_matrix(walk, matrix->groups, matrix->out, matrix->in);
-        return;
-    }
     dtp_newton_schulz_of(walk->plan, matrix->out, matrix->in, &products);
     walk->state += elements, walk->matrices += elements;
     if (products.scratch_bytes > walk->products_bytes)
         walk->products_bytes = products.scratch_bytes;
 }
 
-static void pass_vectors(struct walk *walk, uint64_t count, uint64_t elements)
+static void pass_block_matrix(struct walk *walk, const struct dtp_layer_matrix *matrix)
 {
-    walk->state += count * (walk->factors ? elements : 2 * elements);
-    if (count)
-        pass(walk, elements);
+    if (walk->shape == DTP_STATE_MATRICES)
+        pass_orthogonalised(walk, matrix);
+    else if (walk->shape == DTP_STATE_PROJECTED)
+        pass_projected(walk, matrix);
+    else
+        pass_matrix(walk, matrix->groups, matrix->out, matrix->in);
 }
 
+static void pass_vectors(struct walk *walk, uint64_t count, uint64_t elements)
+{
+    if (walk->projects || !count)
+        return;
+    walk->state += count * (walk->shape == DTP_STATE_FACTORS ? elements : 2 * elements);
+    pass(walk, elements);
+}
+
+/* What stands between two layers is less than between the largest two of one. */
 static void pass_layers(struct walk *walk, const struct dtp_transformer *t, const struct dtp_plan *plan,
                         enum dtp_layer_mlp mlp, uint64_t count)
 {
@@ -76,21 +135,30 @@ static void pass_layers(struct walk *walk, const struct dtp_transformer *t, cons
     walk->matrices = matrices + count * (walk->matrices - matrices);
 }
 
-static struct walk walk_model(const struct dtp_transformer *t, const struct dtp_plan *plan)
+static void pass_model(struct walk *walk, const struct dtp_transformer *t, const struct dtp_plan *plan)
 {
-    struct walk walk = {.plan = plan, .factors = dtp_optimizer_row(plan->optimizer)->shape == DTP_STATE_FACTORS};
     uint64_t experts = t->experts ? dtp_transformer_expert_layers(t, t->layers) : 0;
     uint64_t norm = dtp_transformer_norm_vectors(t);
-    pass_matrix(&walk, 1, t->vocab, t->hidden);
+    pass_matrix(walk, 1, t->vocab, t->hidden);
     if (t->position == DTP_POSITION_LEARNED)
-        pass_matrix(&walk, 1, t->positions, t->hidden);
-    pass_vectors(&walk, t->embedding_norm ? norm : 0, t->hidden);
-    pass_layers(&walk, t, plan, DTP_LAYER_DENSE, t->layers - experts);
-    pass_layers(&walk, t, plan, DTP_LAYER_EXPERTS, experts);
-    pass_vectors(&walk, t->final_norm ? norm : 0, t->hidden);
+        pass_matrix(walk, 1, t->positions, t->hidden);
+    pass_vectors(walk, t->embedding_norm ? norm : 0, t->hidden);
+    pass_layers(walk, t, plan, DTP_LAYER_DENSE, t->layers - experts);
+    pass_layers(walk, t, plan, DTP_LAYER_EXPERTS, experts);
+    pass_vectors(walk, t->final_norm ? norm : 0, t->hidden);
     if (!t->tied_head)
-        pass_matrix(&walk, 1, t->vocab, t->hidden);
-    pass_vectors(&walk, t->head_bias ? 1 : 0, t->vocab);
+        pass_matrix(walk, 1, t->vocab, t->hidden);
+    pass_vectors(walk, t->head_bias ? 1 : 0, t->vocab);
+}
+
+static struct walk walk_model(const struct dtp_transformer *t, const struct dtp_plan *plan)
+{
+    struct walk walk = {.plan = plan, .shape = dtp_optimizer_row(plan->optimizer)->shape};
+    pass_model(&walk, t, plan);
+    if (walk.shape == DTP_STATE_PROJECTED) {
+        walk.projects = true;
+        pass_model(&walk, t, plan);
+    }
     return walk;
 }
 
@@ -118,7 +186,7 @@ uint64_t dtp_optimizer_scratch_bytes(const struct dtp_transformer *transformer, 
     if (!dtp_optimizer_by_tensor(plan))
         return 0;
     struct walk walk = walk_model(transformer, plan);
-    return walk.factors ? element_bytes * walk.pair : walk.products_bytes;
+    return walk.shape == DTP_STATE_MATRICES ? walk.products_bytes : element_bytes * walk.most;
 }
 
 /* Of each product added to a scaled tensor torch first copies that tensor into the result (addmm out of place): X, X
@@ -137,6 +205,43 @@ void dtp_newton_schulz_of(const struct dtp_plan *plan, uint64_t rows, uint64_t c
 
 uint64_t dtp_optimizer_matrix_elements(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
-    bool apart = dtp_optimizer_row(plan->optimizer)->shape == DTP_STATE_MATRICES;
+    enum dtp_optimizer_shape shape = dtp_optimizer_row(plan->optimizer)->shape;
+    bool apart = shape == DTP_STATE_MATRICES || shape == DTP_STATE_PROJECTED;
     return apart ? walk_model(transformer, plan).matrices : 0;
+}
+
+uint64_t dtp_optimizer_narrowest(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return walk_model(transformer, plan).narrowest;
+}
+
+/* Of the projected gradient: first moment times beta and plus the gradient (2, 3), second times beta and plus the
+ * square (2, 3), its root (2) plus epsilon (2), the quotient (3): 17 passes by 7 kernels. GaLore then scales what it
+ * projected back and adds it to the parameters (2, 3 of the matrix). APOLLO takes norms of the quotient and of the
+ * projected gradient by channel (1, 1), divides them, scales the gradient (2), limits by how much its norm grew (1,
+ * which the host reads; 2), scales (2), and adds (3): of the matrix 10, with some nine kernels over a number or one a
+ * channel. */
+void dtp_projection_of(const struct dtp_plan *plan, uint64_t rows, uint64_t columns, struct dtp_projection *out)
+{
+    const bool back = plan->optimizer == DTP_GALORE;
+    const uint64_t n = rows < columns ? rows : columns, m = rows < columns ? columns : rows, r = plan->projection_rank;
+    const double element = dtp_dtype_bytes(plan->precision.moments), all = (double)(n * m), low = (double)(m * r);
+    *out = (struct dtp_projection){.moment_elements = m * r,
+                                   .projection_elements = n * r,
+                                   .products = back ? 2 : 1,
+                                   .m = (double)m,
+                                   .n = (double)n,
+                                   .rank = (double)r,
+                                   .bytes = element * (back ? 17 * low + 5 * all : 19 * low + 10 * all),
+                                   .kernels = 7 + (back ? 2 : 2 + 9 + 5)};
+}
+
+/* AdamW's seven above, and the addition; Adam-mini's seven over the tensor and some nine over a number a row. */
+uint32_t dtp_optimizer_tensor_kernels(const struct dtp_plan *plan)
+{
+    switch (dtp_optimizer_row(plan->optimizer)->shape) {
+    case DTP_STATE_PROJECTED: return 7 + 1;
+    case DTP_STATE_ROWS: return 7 + 9;
+    default: return 0;
+    }
 }

@@ -79,7 +79,13 @@ enum dtp_optimizer {
 #include "plan/optimizer.def"
     DTP_OPTIMIZER_COUNT
 };
-enum dtp_optimizer_shape { DTP_STATE_ALIKE, DTP_STATE_FACTORS, DTP_STATE_MATRICES };
+enum dtp_optimizer_shape {
+    DTP_STATE_ALIKE,
+    DTP_STATE_FACTORS,
+    DTP_STATE_MATRICES,
+    DTP_STATE_PROJECTED,
+    DTP_STATE_ROWS
+};
 enum dtp_optimizer_library { DTP_OF_PYTORCH, DTP_OF_BITSANDBYTES, DTP_OF_TORCHAO };
 /* What is said of each: optimizer.def. */
 struct dtp_optimizer_row {

@@ -30,6 +30,7 @@
     X(HOOKED, p->runtime->hooked >> p->strategy & 1u,                                                                  \
       "ddp under runtime torch and dtplan, hybrid_shard under runtime dtplan (FSDP1 takes no hook there, FSDP2 none "  \
       "in place of its sum)")                                                                                          \
+    X(PROJECTED, dtp_optimizer_row(p->optimizer)->shape == DTP_STATE_PROJECTED, "optimizers galore and apollo")        \
     X(POWERSGD, p->comm_hook == DTP_COMM_HOOK_POWERSGD, "comm_hook powersgd")                                          \
     X(BUCKETS, p->strategy == DTP_DDP && (p->runtime->ddp || p->runtime->sums_gradients),                              \
       "ddp under runtime torch and nanotron")                                                                          \

@@ -384,6 +384,27 @@ static void check_nvme(struct dtp_resolver *r)
     dtp_plan_refuse(r, "offload", "machine %s states no NVMe; choose another machine or offload params", m->key);
 }
 
+/* Of those that treat a block's matrices apart, or their rows. */
+static bool check_matrices(struct dtp_resolver *r, const struct dtp_optimizer_row *row)
+{
+    const struct dtp_plan *p = r->plan;
+    if (row->shape == DTP_STATE_FACTORS)
+        return true;
+    if (r->transformer->experts)
+        return dtp_plan_refuse(r, "optimizer", "%s takes matrices alone, not stacks of experts; use adamw", row->word),
+               false;
+    if (row->shape == DTP_STATE_MATRICES && !(r->cluster->gpu.peak_flops_per_s[DTP_BF16] > 0))
+        return dtp_plan_refuse(r, "optimizer", "%s multiplies in bf16, which this GPU has not; use adamw", row->word),
+               false;
+    uint64_t most = row->shape == DTP_STATE_PROJECTED ? dtp_optimizer_narrowest(r->transformer, p) : UINT64_MAX;
+    if (p->projection_rank > most)
+        return dtp_plan_refuse(r, "projection_rank",
+                               "%" PRIu32 " is more than the %" PRIu64 " of the narrowest matrix; use at most that",
+                               p->projection_rank, most),
+               false;
+    return true;
+}
+
 /* Its sums are over whole matrices: over DTensors and flat shards of them other sums are added between ranks, tensor by
  * tensor, which nothing here counts. */
 static void check_state_by_tensor(struct dtp_resolver *r, const struct dtp_optimizer_row *row)
@@ -403,12 +424,7 @@ static void check_state_by_tensor(struct dtp_resolver *r, const struct dtp_optim
         dtp_plan_refuse(r, "optimizer", "%s is not modelled on the host; use adamw", row->word);
     else if (p->tp > 1 || p->pp > 1 || p->ep > 1)
         dtp_plan_refuse(r, "optimizer", "%s with tp, pp or ep is not modelled; use adamw or adam8bit", row->word);
-    else if (row->shape == DTP_STATE_MATRICES && r->transformer->experts)
-        dtp_plan_refuse(r, "optimizer", "%s takes matrices alone, not stacks of experts (torch.optim.Muon); use adamw",
-                        row->word);
-    else if (row->shape == DTP_STATE_MATRICES && !(r->cluster->gpu.peak_flops_per_s[DTP_BF16] > 0))
-        dtp_plan_refuse(r, "optimizer", "%s multiplies in bf16, which this GPU has not; use adamw", row->word);
-    else if (!p->runtime->own_kernels && /* which take any format of each */
+    else if (check_matrices(r, row) && !p->runtime->own_kernels && /* which take any format of each */
              (p->precision.moments != p->precision.params || p->precision.master != p->precision.params))
         dtp_plan_refuse(r, "moment_dtype", "%s keeps its state as its parameters, in %s, not in %s; set it to that",
                         row->word, dtp_dtype_text(p->precision.params), dtp_dtype_text(p->precision.moments));

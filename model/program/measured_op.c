@@ -87,7 +87,7 @@ static struct dtp_measured_row matmul_row(const struct dtp_program *program, con
 static bool row_of_op(const struct dtp_program *program, const struct dtp_op *op, const struct dtp_cluster *cluster,
                       struct dtp_measured_row *out)
 {
-    if (op->kind == DTP_OP_NEWTON_SCHULZ) /* several products, timed one by one (op_time.c) */
+    if (op->kind == DTP_OP_NEWTON_SCHULZ || op->kind == DTP_OP_PROJECTION) /* timed one by one (op_time.c) */
         return false;
     switch (dtp_op_kind_class(op->kind)) {
     case DTP_CLASS_MATMUL:

@@ -63,7 +63,8 @@ enum frozen_who {
     FROZEN_WAITING,
     FROZEN_ROOMY,
     FROZEN_LEARNT,
-    FROZEN_NEWEST, /* all of these */
+    FROZEN_NEWEST,    /* all of these and of those below */
+    FROZEN_PROJECTED, /* draws depend on the place here: what is new stands last */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -107,6 +108,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_ROOMY:
     case FROZEN_LEARNT:
         return (int)frozen_population(random_job_number) - FROZEN_OF_PIPED == (int)who - FROZEN_PIPED;
+    case FROZEN_PROJECTED: return frozen_population(random_job_number) == FROZEN_OF_PROJECTED;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }
     return false;

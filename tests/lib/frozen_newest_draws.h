@@ -219,6 +219,10 @@
     X(router, ROOMY, 1, "softmax|sigmoid")                                                                             \
     X(strategy, LEARNT, 1, "ddp")                                                                                      \
     X(optimizer, LEARNT, 1, "adafactor|muon")                                                                          \
-    X(accumulate, LEARNT, 1, "|4")
+    X(accumulate, LEARNT, 1, "|4")                                                                                     \
+    X(strategy, PROJECTED, 1, "ddp")                                                                                   \
+    X(optimizer, PROJECTED, 1, "galore|apollo|adam-mini")                                                              \
+    X(projection_rank, PROJECTED, 1, "|16|64")                                                                         \
+    X(precision, PROJECTED, 1, "bf16-mixed|bf16-pure|fp32")
 
 #endif

@@ -23,6 +23,7 @@ enum frozen_of {
     FROZEN_OF_WAITING,
     FROZEN_OF_ROOMY,
     FROZEN_OF_LEARNT,
+    FROZEN_OF_PROJECTED,
     FROZEN_OF_COUNT
 };
 
@@ -51,9 +52,10 @@ static const struct frozen_population frozen_populations[FROZEN_OF_COUNT] = {
     [FROZEN_OF_WAITING] = {3010, &dtp_runtime_deepspeed, false}, /* pipelines of DeepSpeed; a host that waits */
     [FROZEN_OF_ROOMY] = {3050, &dtp_runtime_dtplan, true},       /* our executor with experts that ranks divide */
     [FROZEN_OF_LEARNT] = {3080, &dtp_runtime_torch, false},      /* optimizers of whole tensors */
+    [FROZEN_OF_PROJECTED] = {3100, &dtp_runtime_torch, false},   /* projected gradients, moments of rows */
 };
 
-#define FROZEN_JOBS 3100u
+#define FROZEN_JOBS 3130u
 
 static inline enum frozen_of frozen_population(uint64_t number)
 {

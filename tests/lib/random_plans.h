@@ -205,6 +205,12 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
         plan->comm_hook = (enum dtp_comm_hook)(1 + random_below(4));
         plan->powersgd_rank = 1u << random_below(4);
     }
+    random_key("projection_rank");
+    if (plan->runtime == &dtp_runtime_torch && plan->strategy == DTP_DDP && !random_frozen && random_below(4) == 0) {
+        static const enum dtp_optimizer of_shapes[] = {DTP_ADAFACTOR, DTP_MUON, DTP_ADAM_MINI, DTP_GALORE, DTP_APOLLO};
+        plan->optimizer = of_shapes[random_below(sizeof of_shapes / sizeof *of_shapes)];
+        plan->projection_rank = 1u << random_below(8);
+    }
     random_key("update_in_backward");
     bool once = plan->accumulate == 1 || (!plan->accumulate_sync && plan->strategy != DTP_ZERO2);
     if (plan->runtime == &dtp_runtime_dtplan && scatters && once && plan->offload == DTP_OFFLOAD_NONE)
@@ -217,7 +223,7 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
 static const char random_named_fields[] =
     " compile compile_loss fast_kernels narrow_logits hold_logits transformers_layers fsdp1 limit_all_gathers "
     "keep_root "
-    "ddp_bucket_view comm_hook powersgd_rank "
+    "ddp_bucket_view comm_hook powersgd_rank projection_rank "
     "overlap_comm "
     "reduce_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "
     "stage3_prefetch_bucket_size stage3_param_persistence_threshold zero_hpz_partition_size "

@@ -138,6 +138,100 @@ static void test_products_by_hand(void **state)
     assert_true(dtp_optimizer_matrix_bytes_per_parameter(&plan) == 28);
 }
 
+/* Of blocks' matrices two moments of 128 channels along the greater side and the projection, 128 along the lesser: four
+ * of 4096 x 4096 have 128 x 3 x 4096 numbers each, three of 11008 x 4096 128 (2 x 11008 + 4096); 32 layers 522,190,848.
+ * Of the rest two, 2 x 262,410,240. At most there stand the root and the update of the head, E = 32000 x 4096 each, and
+ * of the first q the product with its projection and a root, 128 x 4096 each. */
+static void test_projected_by_hand(void **state)
+{
+    (void)state;
+    const uint64_t projected = UINT64_C(522190848), rest = 262410240, ends = VOCAB * 4096;
+    struct dtp_transformer t = llama_7b();
+    for (int apollo = 0; apollo < 2; apollo++) {
+        struct dtp_plan plan = adafactor("bf16-pure");
+        plan.optimizer = apollo ? DTP_APOLLO : DTP_GALORE;
+        assert_int_equal(dtp_optimizer_matrix_elements(&t, &plan), UINT64_C(6476005376));
+        assert_int_equal(dtp_optimizer_narrowest(&t, &plan), 4096);
+        struct dtp_memory m = predict(&plan, &one_gpu);
+        assert_int_equal(m.optimizer_bytes, 2 * (projected + 2 * rest));
+        plan.optimizer = DTP_ADAMW_FUSED;
+        const struct dtp_memory without = predict(&plan, &one_gpu);
+        assert_int_equal(m.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_WORKSPACE] -
+                             without.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_WORKSPACE],
+                         2 * (2 * ends + 2 * 128 * 4096));
+    }
+}
+
+/* Of [3, 5] and [5, 3] at rank 2: 10 numbers along the greater side, 6 of the projection. In fp32 GaLore makes 17
+ * passes over the 10 and 5 over the 15, APOLLO 19 and 10. Of what is not projected AdamW makes 20 passes. */
+static void test_projection_by_hand(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = adafactor("bf16-mixed");
+    struct dtp_projection p;
+    plan.projection_rank = 2;
+    for (int turned = 0; turned < 2; turned++) {
+        plan.optimizer = DTP_GALORE;
+        dtp_projection_of(&plan, turned ? 5 : 3, turned ? 3 : 5, &p);
+        assert_true(p.m == 5 && p.n == 3 && p.rank == 2 && p.products == 2);
+        assert_int_equal(p.moment_elements, 10);
+        assert_int_equal(p.projection_elements, 6);
+        assert_true(p.bytes == 4 * (17 * 10 + 5 * 15));
+        plan.optimizer = DTP_APOLLO;
+        dtp_projection_of(&plan, turned ? 5 : 3, turned ? 3 : 5, &p);
+        assert_true(p.products == 1 && p.bytes == 4 * (19 * 10 + 10 * 15));
+    }
+    assert_true(dtp_optimizer_bytes_per_parameter(&plan) == 80);
+    plan.optimizer = DTP_ADAM_MINI;
+    assert_true(dtp_optimizer_bytes_per_parameter(&plan) == 60);
+}
+
+/* A moment of all, and a number a row: of a layer 4 x 4096 of q, k, v and o, 2 x 11008 + 4096 of gate, up and down; of
+ * the ends 2 x 32000; of norms, 65 x 4096, as many as they have. At most there stand the update of the head and its
+ * negative. */
+static void test_rows_by_hand(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = adafactor("bf16-pure");
+    plan.optimizer = DTP_ADAM_MINI;
+    struct dtp_memory m = predict(&plan, &one_gpu);
+    assert_int_equal(m.optimizer_bytes,
+                     2 * (PARAMETERS + 32 * (4 * 4096 + 2 * 11008 + 4096) + 2 * VOCAB + UINT64_C(65) * 4096));
+    plan.optimizer = DTP_ADAMW_FUSED;
+    const struct dtp_memory without = predict(&plan, &one_gpu);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_WORKSPACE] -
+                         without.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_WORKSPACE],
+                     2 * 2 * VOCAB * 4096);
+}
+
+/* FLOPs of GaLore's products in the program and bytes of its passes, against the sums by hand of the layer below, with
+ * n and m its matrices' sides: q and o 256, 256; k and v 128, 256; three of 256, 768. Rank 64. */
+static void test_projected_program(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = shape(0);
+    struct dtp_plan plan = adafactor("fp32");
+    plan.optimizer = DTP_GALORE, plan.projection_rank = 64;
+    struct dtp_cluster cluster = resolved(&t, &plan);
+    struct dtp_program *program = NULL;
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, NULL), DTP_OK);
+    double flops = 0, bytes = 0;
+    uint32_t kernels = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        flops += op->kind == DTP_OP_PROJECTION ? op->demand->flops : 0;
+        bytes += op->kind == DTP_OP_OPTIMIZER ? op->demand->bytes : 0;
+        kernels += op->kind == DTP_OP_OPTIMIZER ? op->demand->kernels : 0;
+    }
+    double elements = 4 * (2 * 256.0 * 256 + 2 * 128 * 256 + 3 * 256 * 768), low = 4 * 64 * (4 * 256.0 + 3 * 768);
+    double rest = (double)dtp_transformer_count(&t).total - elements;
+    assert_true(flops == 2 * 2 * 64 * elements);
+    assert_true(bytes == 80 * rest + 4 * (17 * low + 5 * elements));
+    /* nine for each of seven matrices of four layers, eight for two norms of each and for the root's three tensors */
+    assert_int_equal(kernels, 4 * 7 * 9 + 8 * (4 * 2 + 3));
+    dtp_program_destroy(program);
+}
+
 /* FLOPs of the program's products and bytes of its passes, against the sums by hand of a layer with h = 256, q = 256,
  * k, v = 128, f = 768 (three gated matrices). */
 static void test_muon_program(void **state)
@@ -168,11 +262,12 @@ static void test_muon_program(void **state)
 static void test_program_and_formula(void **state)
 {
     (void)state;
-    for (int number = 0; number < 32; number++) {
-        struct dtp_transformer t = shape(number & (number & 16 ? 3 : 7)); /* Muon takes no experts */
+    static const enum dtp_optimizer others[] = {DTP_MUON, DTP_ADAM_MINI, DTP_GALORE, DTP_APOLLO};
+    for (int number = 0; number < 80; number++) {
+        struct dtp_transformer t = shape(number & (number < 16 ? 7 : 3)); /* others take no experts */
         struct dtp_plan plan = adafactor(number & 1 ? "bf16-mixed" : "fp32");
-        if (number & 16)
-            plan.optimizer = DTP_MUON;
+        if (number >= 16)
+            plan.optimizer = others[number / 16 - 1], plan.projection_rank = 32;
         plan.fused_qkv = plan.fused_gate_up = number & 8;
         struct dtp_element_bytes bytes;
         dtp_element_bytes_count(&plan, &bytes);
@@ -184,7 +279,9 @@ static void test_program_and_formula(void **state)
         assert_true((double)bounds.memory_bytes > 0.99 * (double)m.allocated_peak_bytes);
         assert_true((double)bounds.memory_bytes < 1.2 * (double)m.allocated_peak_bytes);
         uint64_t one = 4 * dtp_transformer_count(&t).total;
-        assert_true(number & 16 ? counted > one && counted < 2 * one : counted > 0 && counted < one / 20);
+        assert_true(number >= 48   ? counted > one / 4 && counted < one
+                    : number >= 16 ? counted > one && counted < 2 * one
+                                   : counted > 0 && counted < one / 20);
     }
 }
 
@@ -231,6 +328,10 @@ static void test_refused(void **state)
     assert_refused(plan, "under runtime deepspeed");
     plan.runtime = &dtp_runtime_torch, plan.optimizer = DTP_MUON, plan.strategy = DTP_FULL_SHARD;
     assert_refused(plan, "muon is modelled where each GPU has whole tensors");
+    plan.optimizer = DTP_GALORE;
+    assert_refused(plan, "galore is modelled where each GPU has whole tensors");
+    plan.strategy = DTP_DDP, plan.projection_rank = 4097;
+    assert_refused(plan, "4097 is more than the 4096 of the narrowest matrix; use at most that");
     plan = adafactor("bf16-mixed");
     plan.tp = 2;
     assert_refused(plan, "with tp, pp or ep");
@@ -242,11 +343,13 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_factors_by_hand), cmocka_unit_test(test_estimates_by_hand),
-        cmocka_unit_test(test_passes_by_hand),  cmocka_unit_test(test_program_and_formula),
-        cmocka_unit_test(test_experts_by_hand), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_muon_by_hand),    cmocka_unit_test(test_products_by_hand),
-        cmocka_unit_test(test_muon_program),
+        cmocka_unit_test(test_factors_by_hand),    cmocka_unit_test(test_estimates_by_hand),
+        cmocka_unit_test(test_passes_by_hand),     cmocka_unit_test(test_program_and_formula),
+        cmocka_unit_test(test_experts_by_hand),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_muon_by_hand),       cmocka_unit_test(test_products_by_hand),
+        cmocka_unit_test(test_muon_program),       cmocka_unit_test(test_projected_by_hand),
+        cmocka_unit_test(test_projection_by_hand), cmocka_unit_test(test_rows_by_hand),
+        cmocka_unit_test(test_projected_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

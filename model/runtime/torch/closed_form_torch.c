@@ -68,6 +68,22 @@ static void offload_state(const struct dtp_transformer *transformer, const struc
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
+/* Products of GaLore and APOLLO, and passes beside them. */
+static double projections_s(const struct dtp_timing *timing, const struct dtp_layer_kind *kind)
+{
+    const struct dtp_plan *plan = timing->plan;
+    double bytes = 0, all_s = 0;
+    for (int i = 0; i < kind->matrices; i++) {
+        struct dtp_projection p;
+        dtp_projection_of(plan, kind->matrix[i].out, kind->matrix[i].in, &p);
+        bytes += p.bytes;
+        for (int product = 0; product < p.products; product++)
+            all_s += dtp_cluster_matmul_s(timing->cluster, &timing->execution, DTP_MEASURED_MATMUL_FORWARD,
+                                          plan->precision.params, p.m, product ? p.n : p.rank, product ? p.rank : p.n);
+    }
+    return timing->layers * (all_s + bytes / timing->streaming_bytes_per_s);
+}
+
 /* Copies into the results of Muon's products, and these. */
 static double products_s(const struct dtp_timing *timing)
 {
@@ -77,6 +93,8 @@ static double products_s(const struct dtp_timing *timing)
     if (!dtp_optimizer_matrix_elements(timing->transformer, plan))
         return 0;
     dtp_layer_kind_of(timing->transformer, DTP_LAYER_DENSE, plan->fused_qkv, plan->fused_gate_up, &kind);
+    if (dtp_optimizer_row(plan->optimizer)->shape == DTP_STATE_PROJECTED)
+        return projections_s(timing, &kind);
     for (int i = 0; i < kind.matrices; i++) {
         struct dtp_newton_schulz p;
         dtp_newton_schulz_of(plan, kind.matrix[i].out, kind.matrix[i].in, &p);

@@ -7,6 +7,7 @@
 #include "runtime/torch/lower_comm_hook.h"
 #include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/lower_muon.h"
+#include "runtime/torch/lower_projected.h"
 #include "runtime/torch/torch.h"
 
 #include "base/bytes.h"
@@ -28,19 +29,28 @@ static struct dtp_lower_buckets *buckets_of(const struct dtp_lowering *l)
 /* ---- state
  * ------------------------------------------------------------------------------------------------------------ */
 
-/* Of a part of the rank that holds all: sums over rows and over columns of its matrices, or of vectors their own; or
- * one momentum of a block's matrix and two moments of all else. */
+/* Of a part of the rank that holds all: sums over rows and over columns of its matrices, or of vectors their own; one
+ * momentum of a block's matrix, or two of its projected gradient and the projection; one moment of a matrix and a
+ * number a row; of all else two moments. */
 static void add_by_shape(struct dtp_lowering *l, const struct dtp_lower_module *module, int part,
                          struct dtp_lower_moments *out)
 {
     uint64_t bytes = dtp_dtype_bytes(l->plan->precision.moments), rows = module->rows[part];
-    if (dtp_optimizer_row(l->plan->optimizer)->shape == DTP_STATE_MATRICES) {
-        for (int i = module->matrix[part] ? 1 : 0; i < 2; i++)
-            dtp_lower_add_state(l, out, dtp_bytes_product(bytes, module->elements[part]));
-        return;
+    uint64_t elements[3] = {module->elements[part], module->elements[part]};
+    enum dtp_optimizer_shape shape = dtp_optimizer_row(l->plan->optimizer)->shape;
+    if (shape == DTP_STATE_FACTORS)
+        elements[0] = rows ? rows : elements[0], elements[1] = module->columns[part];
+    else if (shape == DTP_STATE_ROWS && rows)
+        elements[1] = rows;
+    else if (shape == DTP_STATE_MATRICES && module->matrix[part])
+        elements[1] = 0;
+    else if (shape == DTP_STATE_PROJECTED && module->matrix[part]) {
+        struct dtp_projection p;
+        dtp_projection_of(l->plan, rows, module->columns[part], &p);
+        elements[0] = elements[1] = p.moment_elements, elements[2] = p.projection_elements;
     }
-    dtp_lower_add_state(l, out, dtp_bytes_product(bytes, rows ? rows : module->elements[part]));
-    dtp_lower_add_state(l, out, dtp_bytes_product(bytes, module->columns[part]));
+    for (int i = 0; i < 3; i++)
+        dtp_lower_add_state(l, out, dtp_bytes_product(bytes, elements[i]));
 }
 
 /* The optimizer's tensors of this rank's `own` elements of a module: whole tensors, as ZeroRedundancyOptimizer deals
@@ -291,7 +301,7 @@ static void update_modules(struct dtp_lowering *l)
             grads[part] = apart || !l->own ? l->state[i].kept[part] : bucket_of(l, i, part);
         }
         uint64_t end = before + module->trained_elements;
-        uint64_t apart = dtp_lower_muon(l, module, i);
+        uint64_t apart = dtp_lower_muon(l, module, i) + dtp_lower_projected(l, module, i);
         dtp_lower_update(l, l->state[i].params, updated(module, &l->state[i]), grads, module->parts,
                          dtp_divide_up(end, ranks) - dtp_divide_up(before, ranks) - apart);
         before = end;

@@ -212,7 +212,8 @@ const struct dtp_runtime dtp_runtime_torch = {
     .dtensor = true,
     .compiles = true,
     .foreach_optimizer = true,
-    .optimizer_shapes = 1u << DTP_STATE_FACTORS | 1u << DTP_STATE_MATRICES,
+    .optimizer_shapes =
+        1u << DTP_STATE_FACTORS | 1u << DTP_STATE_MATRICES | 1u << DTP_STATE_PROJECTED | 1u << DTP_STATE_ROWS,
     .copies_heads = true,
     .stops_replay = true,
     .experts = true,
