@@ -199,8 +199,8 @@ static void test_launches(void **state)
     assert_true(dtp_op_gaps(true, 4) == 1 && dtp_op_gaps(false, 4) == 4 && dtp_op_gaps(true, 0) == 0);
 }
 
-/* Formulas: three products of two matrices, each three calls more than one; attention's 5 + 9 kernels and 4 of rope of both layers go for two calls each; of one graph of all passes
- * nothing is issued, what is recomputed neither. */
+/* Formulas: three products of two matrices, each three calls more than one; attention's 5 + 9 kernels and 4 of rope of
+ * both layers go for two calls each; of one graph of all passes nothing is issued. */
 static void test_formulas(void **state)
 {
     (void)state;
