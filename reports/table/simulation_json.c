@@ -5,7 +5,8 @@
 #include "page/json_value.h"
 #include "record/report.h"
 
-/* As plan has it: by what operations take alone, exposed is what the step takes beyond. Of a pipeline means of ranks. */
+/* As plan has it: by what operations take alone, exposed is what the step takes beyond. Of a pipeline means of ranks.
+ */
 static json_t *time_object(const struct dtp_simulated *s)
 {
     const struct dtp_time *t = &s->prediction.time;
