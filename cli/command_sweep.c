@@ -227,7 +227,7 @@ static enum dtp_status read_axes(struct sweep *sweep)
     return worst;
 }
 
-/* What the rows follow from. Of keys with one value each the base scenario has it, in whatever order they were typed. */
+/* What the rows follow from. A key with one value is in the base scenario, in whatever order it was typed. */
 static uint64_t digest(const struct sweep *sweep)
 {
     size_t count;

@@ -436,6 +436,22 @@ static void count_replays(const struct dtp_counted *c, bool rope, struct dtp_blo
         work->replayed_kernels += 4;
 }
 
+/* The host's Python around experts elsewhere, as programs have it (DTP_OP_HOST_EXCHANGE): of PyTorch before the block,
+ * twice before its experts and behind them, of Megatron-Core where it reads how many rows go where. It waits there, so
+ * that it is not ahead of the device. */
+static void count_exchanges(const struct dtp_plan *plan, const struct dtp_layer_kind *block,
+                            struct dtp_block_work *work)
+{
+    bool megatron = dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON;
+    if (!block->experts || !block->exchanged || dtp_plan_replays_all(plan) || (!megatron && !dtp_plan_is_fsdp(plan)))
+        return;
+    work->exchanges = megatron ? 1 : 1 + 2 + 1;
+    enum dtp_checkpoint_keeps keeps = dtp_plan_checkpoint_rule(plan).keeps;
+    if (keeps != DTP_KEEPS_ALL_BUT_CORE && keeps != DTP_KEEPS_PARTS)
+        work->exchanges_again = megatron ? 1 : 2 + 1;
+    work->exchange_s = megatron ? dtp_calibration.megatron_experts_s : dtp_calibration.expert_exchange_s;
+}
+
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for
  * matmuls, with a kernel for each bias. */
 static void count_fused_launches(const struct dtp_transformer *t, const struct dtp_plan *plan,
@@ -502,6 +518,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
                 work.matmul[i].beside = 1 + e;
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
+    count_exchanges(plan, &block, &work);
     if (dtp_plan_passes(plan) && !block.experts) { /* all but matmuls and attention */
         work.passes.kernels[0] = fmax(0, work.forward_kernels - work.matmul_count - 2);
         work.passes.kernels[1] = fmax(0, work.backward_kernels - 2 * work.matmul_count - 3);
@@ -522,5 +539,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
 double dtp_block_more_host_s(const struct dtp_block_work *work, double launch_s)
 {
     double loops_s = work->looped_kernels * dtp_calibration.torch_launch_s;
-    return work->layers * ((work->replays - work->replayed_kernels) * launch_s + loops_s);
+    double exchanges = work->layers * work->exchanges + work->layers_again * work->exchanges_again;
+    return work->layers * ((work->replays - work->replayed_kernels) * launch_s + loops_s) +
+           exchanges * work->exchange_s;
 }

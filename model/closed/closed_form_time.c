@@ -10,6 +10,7 @@
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
 #include "plan/fp8_casts.h"
+#include "plan/graph_modules.h"
 #include "plan/optimizer_state.h"
 
 #include <math.h>
@@ -413,6 +414,8 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
     double launch_s = dtp_cluster_kernel_launch_s(c->cluster, &c->execution), more_s = 0;
     EACH_KIND(c, block) more_s += dtp_block_more_host_s(block, launch_s);
     double host_s = m.kernels * launch_s + more_s; /* which the device idles in where the host waits for each kernel */
+    if (dtp_plan_replays_all(plan)) /* ends and what runs again too: one call for all passes, as in programs */
+        host_s = 0;
     double gaps =
         m.kernels * dtp_cluster_kernel_gap_s(c->cluster, &c->execution) + (c->execution.launch_blocking ? host_s : 0);
     double passes = m.memory_forward_s + m.memory_backward_s + m.loss_s + m.recompute_other_s + m.fp8_s + gaps;

@@ -12,9 +12,7 @@
 #include "closed/time_parts.h"
 #include "plan/slice.h"
 
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- the slice --------------------------------------------------------------------------------------------------- */
@@ -41,7 +39,7 @@ static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, co
     bool both_ends =
         plan->pp < 2 || (dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_VEE && layers.last == layers.most);
     s.layers = layers.most;
-    if (plan->pp > 1) /* most stages have none of the first layers; a token meets as much in one of these */
+    if (plan->pp > 1) /* most stages have none of the first layers; what these take otherwise: dense_layers_s */
         s.dense_layers = 0;
     s.tied_head = t->tied_head || !(both_ends || t->ahead_layers); /* what predicts further ahead reads both */
     return s;
@@ -94,6 +92,7 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
 /* Of one micro-step: the stages' seconds of computing and of communication that nothing hides. */
 struct stages {
     double slowest_s, sum_s;                             /* computing: of the slowest stage; of all stages */
+    double alike_s;                                      /* of the slowest, were all its layers the slice's */
     double wait_slowest_s, wait_sum_s;                   /* communication between matmuls and stages, exposed */
     double tensor_s, boundary_s, gathered_s;             /* of one stage, all of it */
     double tensor_exposed_s;                             /* what matmuls do not hide of it, or lose to it */
@@ -218,7 +217,8 @@ static struct exchanged attention_exchanged(const struct job *j, const struct ex
 
 /* Around a module that predicts further ahead, of the stage that has it: what its projection reads, twice as wide as
  * the stream, is gathered forward and again backward, where its gradient is summed; its result and that one's gradient
- * are gathered. Its rows of the embedding and its head are ends like the model's. */
+ * are gathered: 2 x 2 + 2 + 2 streams. Its rows of the embedding and its head are ends like the model's. Counted are
+ * pairs, as of layers, where what backward gathers again is in none: two ends, the input, the result. */
 static struct exchanged ahead_exchanged(const struct job *j, const struct exchanged *stream)
 {
     struct dtp_group group = tensor_group(j);
@@ -227,8 +227,8 @@ static struct exchanged ahead_exchanged(const struct job *j, const struct exchan
     double sent = stream->bytes / 2, modules = (double)j->slice.transformer.ahead_layers;
     double once_s = 2 * dtp_collective_time(&gather, sent) + 2 * dtp_collective_time(&gather, 2 * sent) +
                     dtp_collective_time(&scatter, 2 * sent) + 2 * stream->s;
-    return (struct exchanged){modules * once_s, modules * (8 * sent + 2 * stream->bytes),
-                              (2 + 2) * j->slice.transformer.ahead_layers};
+    return (struct exchanged){modules * once_s, modules * ((2 * 2 + 2 + 2) * sent + 2 * stream->bytes),
+                              (2 + 1 + 1) * j->slice.transformer.ahead_layers};
 }
 
 /* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
@@ -323,16 +323,33 @@ static void add_joined(const struct job *j, struct stages *s)
     s->joined_s = (double)s->joined_count * transfer_s(j, apart, s->joined_bytes / s->joined_count);
 }
 
+/* What the model's first layers without experts take beyond as many with experts, exchanges too, in a micro-step; below
+ * 0: less. By a slice that has one: where it waits for launches, these hide exchanges, so that both count as one. */
+static double dense_layers_s(const struct job *j, const struct dtp_time *slice)
+{
+    struct dtp_slice one = j->slice;
+    struct dtp_prediction with;
+    if (j->plan->pp < 2 || !j->transformer->experts || !j->transformer->dense_layers)
+        return 0;
+    one.transformer.dense_layers = 1;
+    dtp_closed_form(&one.transformer, &one.cluster, &one.plan, &with);
+    double more_s = with.time.compute_s + with.time.exposed_communication_s - slice->compute_s;
+    return (double)j->transformer->dense_layers * (more_s - slice->exposed_communication_s) / j->micro_steps;
+}
+
 /* From the slice's own prediction, in which every stage has the head. Where the layers do not divide, the last stage,
- * which has the head, takes fewer. */
+ * which has the head, takes fewer. The first stage has the first layers, which may take longer than others. */
 static struct stages stages_of(const struct job *j, const struct dtp_time *slice)
 {
     double whole_s = slice->compute_s / j->micro_steps, of_stage = (double)j->slice.transformer.layers;
     double ends_s = (j->parts.matmul_head_s / j->parts.matmul_speedup + j->parts.loss_s) / j->micro_steps;
     double layer_s = (whole_s - ends_s) / of_stage, layers = (double)j->transformer->layers;
     double last_s = (double)layers_of_stages(j->transformer, j->plan).last * layer_s + ends_s;
-    struct stages s = {.slowest_s = j->plan->pp > 1 ? fmax(of_stage * layer_s, last_s) : whole_s,
-                       .sum_s = layers * layer_s + ends_s,
+    double dense_s = dense_layers_s(j, slice), alike_s = j->plan->pp > 1 ? fmax(of_stage * layer_s, last_s) : whole_s;
+    double first_s = of_stage * layer_s + dense_s * fmin(1, of_stage / fmax(1, (double)j->transformer->dense_layers));
+    struct stages s = {.slowest_s = fmax(alike_s, first_s),
+                       .alike_s = alike_s,
+                       .sum_s = layers * layer_s + dense_s + ends_s,
                        .layer_s = layer_s,
                        .head_s = ends_s};
     add_tensor(j, &s);
@@ -355,7 +372,7 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
     double own_s = m * s->sum_s / pp, own_wait_s = m * s->wait_sum_s / pp; /* of an average stage */
     struct dtp_execution execution = dtp_plan_execution(j->plan);
     double slowest = dtp_slowest_rank_factor(j->cluster->gpus, dtp_rank_deviation(&execution));
-    double share = s->sum_s / (pp * s->slowest_s); /* of the slice's parts, which are the slowest stage's */
+    double share = s->sum_s / (pp * s->alike_s); /* of the slice's parts */
     double *parts[] = {&t->matmul_s, &t->attention_s, &t->memory_bound_s,
                        &t->loss_s,   &t->recompute_s, &t->launch_wait_s};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

@@ -5,24 +5,24 @@
 #include "page/json_value.h"
 #include "record/report.h"
 
+/* As plan has it: by what operations take alone, exposed is what the step takes beyond. Of a pipeline means of ranks.
+ */
 static json_t *time_object(const struct dtp_simulated *s)
 {
-    const struct dtp_timeline *t = &s->timeline;
-    json_t *object = json_object(), *exposed = json_object(), *alone = json_object();
-    json_object_set_new(object, "step_s", dtp_json_real(t->step_s));
+    const struct dtp_time *t = &s->prediction.time;
+    json_t *object = json_object(), *alone = json_object();
+    json_object_set_new(object, "step_s", dtp_json_real(s->timeline.step_s));
     json_object_set_new(object, "compute_s", dtp_json_real(t->compute_s));
     json_object_set_new(object, "compute_alone_s", dtp_json_real(s->kernels_alone_s));
     json_object_set_new(object, "optimizer_s", dtp_json_real(t->optimizer_s));
     json_object_set_new(object, "exposed_communication_s", dtp_json_real(t->exposed_communication_s));
     json_object_set_new(object, "exposed_offload_s", dtp_json_real(t->exposed_offload_s));
-    json_object_set_new(object, "host_bound_s", dtp_json_real(t->host_bound_s));
     json_object_set_new(object, "bubble_s", dtp_json_real(t->bubble_s));
-    json_object_set_new(object, "communication_s", dtp_json_real(t->communication_s));
+    json_object_set_new(object, "communication_s", dtp_json_real(s->timeline.communication_s));
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         char key[64];
         snprintf(key, sizeof key, "%s_s", dtp_collective_text((enum dtp_collective)i));
-        json_object_set_new(exposed, key, dtp_json_real(t->exposed_by_collective_s[i]));
-        json_object_set_new(alone, key, dtp_json_real(t->communication_by_collective_s[i]));
+        json_object_set_new(alone, key, dtp_json_real(s->timeline.communication_by_collective_s[i]));
     }
     if (s->samples) {
         json_t *jobs = json_object();
@@ -34,8 +34,27 @@ static json_t *time_object(const struct dtp_simulated *s)
         json_object_set_new(jobs, "p99_s", dtp_json_real(s->quantiles.p99_s));
         json_object_set_new(object, "step_of_jobs", jobs);
     }
-    json_object_set_new(object, "exposed_by_collective", exposed);
     json_object_set_new(object, "running_by_collective", alone);
+    return object;
+}
+
+/* Where each instant went (sim/simulate.h), as kernels ran beside others: they add up to step_s. */
+static json_t *instants_object(const struct dtp_simulated *s)
+{
+    const struct dtp_timeline *t = &s->timeline;
+    json_t *object = json_object(), *waited = json_object();
+    json_object_set_new(object, "busy_s", dtp_json_real(t->compute_s));
+    json_object_set_new(object, "optimizer_s", dtp_json_real(t->optimizer_s));
+    json_object_set_new(object, "waiting_communication_s", dtp_json_real(t->exposed_communication_s));
+    json_object_set_new(object, "waiting_offload_s", dtp_json_real(t->exposed_offload_s));
+    json_object_set_new(object, "host_bound_s", dtp_json_real(t->host_bound_s));
+    json_object_set_new(object, "bubble_s", dtp_json_real(t->bubble_s));
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "%s_s", dtp_collective_text((enum dtp_collective)i));
+        json_object_set_new(waited, key, dtp_json_real(t->exposed_by_collective_s[i]));
+    }
+    json_object_set_new(object, "waiting_by_collective", waited);
     return object;
 }
 
@@ -112,6 +131,7 @@ enum dtp_status dtp_simulation_json(const struct dtp_simulated *s, const struct 
     json_object_set_new(object, "ops_count", dtp_json_whole(s->timeline.op_count));
     json_object_set_new(object, "buffers_count", dtp_json_whole(dtp_program_buffer_count(s->program)));
     json_object_set_new(object, "time", time_object(s));
+    json_object_set_new(object, "instants", instants_object(s));
     json_object_set_new(object, "stages", dtp_pipeline_json(stages));
     json_object_set_new(object, "throughput", throughput_object(&s->prediction.throughput));
     json_object_set_new(object, "memory", memory_object(s));

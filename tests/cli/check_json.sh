@@ -55,6 +55,21 @@ gunzip -c "$source/reports/h200/compare/none.json.gz" >recorded.json
 holds dtplan.beside-1 compare recorded.json --layers 4 --hidden 2048 --heads 16 --ffn 5504 --vocab 32000 --gpu h200 --gpus 1 --seq 2048 --micro-batch 8 --strategy ddp
 holds dtplan.beside-1 compare recorded.json
 holds dtplan.simulation-1 simulate --params 1e9 --gpus 16 --strategy hybrid_shard
+# What plan and simulate call alike means one thing in both; where each instant went adds up.
+holds dtplan.plan-1 plan --params 1e9 --gpus 16 --strategy hybrid_shard --no-advice
+python3 - dtplan.simulation-1.$((count - 1)).json dtplan.plan-1.$count.json <<'END' || { echo "FAILED: times of plan and simulate" && failures=1; }
+import json, sys
+simulated, planned = (json.load(open(name)) for name in sys.argv[1:])
+def near(a, b):
+    return abs(a - b) <= 1e-9 * abs(b) + 1e-12
+shared = [key for key, value in simulated["time"].items() if key in planned["time"]]
+assert {"compute_s", "exposed_communication_s", "optimizer_s"} <= set(shared), shared
+for key in shared:
+    assert near(simulated["time"][key], planned["time"][key]), key
+instants = {key: value for key, value in simulated["instants"].items() if key.endswith("_s")}
+assert near(sum(instants.values()), simulated["time"]["step_s"]), instants
+assert near(sum(simulated["instants"]["waiting_by_collective"].values()), instants["waiting_communication_s"])
+END
 holds dtplan.simulation-1 simulate --model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --pp 4 --accumulate 8
 holds dtplan.plan-1 plan --model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --tp 2 --pp 2 --accumulate 8
 holds dtplan.whatif-1 whatif --params 3e9 --gpus 16 --accumulate 2

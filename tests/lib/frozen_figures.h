@@ -198,6 +198,8 @@ static inline void frozen_simulated(struct frozen_figures *f, const struct dtp_j
     memset(&faults, 0, sizeof faults);
     options.op_limit = FROZEN_OP_LIMIT;
     enum dtp_status status = resolved ? dtp_simulated_create(job, &options, &s, &faults) : DTP_BAD_INPUT;
+    for (size_t i = 0; resolved && i < faults.count && i < DTP_FAULTS_KEPT; i++) /* no plan that resolves may */
+        assert_null(strstr(faults.text[i], "deadlock"));
     frozen_whole(f, "simulated.", "status", status);
     frozen_whole(f, "program.", "operations", s.timeline.op_count);
     frozen_digest(f, "program.", "text", s.program ? frozen_text_digest(s.program) : 0);

@@ -106,8 +106,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_PREPARED:
     case FROZEN_WAITING:
     case FROZEN_ROOMY:
-    case FROZEN_LEARNT:
-        return (int)frozen_population(random_job_number) - FROZEN_OF_PIPED == (int)who - FROZEN_PIPED;
+    case FROZEN_LEARNT: return (int)frozen_population(random_job_number) - FROZEN_OF_PIPED == (int)who - FROZEN_PIPED;
     case FROZEN_PROJECTED: return frozen_population(random_job_number) == FROZEN_OF_PROJECTED;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }

@@ -254,6 +254,23 @@ static void test_who_validateswards(void **state)
     assert_non_null(strstr(faults.text[0], "post_validation: is not with a head tied to the embedding"));
 }
 
+/* Schedules that take sends which nobody waits for do not run where each is awaited before the next. */
+static void test_sends_that_are_awaited(void **state)
+{
+    (void)state;
+    static const enum dtp_schedule_kind run[] = {DTP_SCHEDULE_1F1B, DTP_SCHEDULE_INTERLEAVED, DTP_SCHEDULE_ZB_H1,
+                                                 DTP_SCHEDULE_V_HALF};
+    struct dtp_plan plan = split(1, 1, 4);
+    plan.avoid_record_streams = true, plan.accumulate = 8;
+    for (size_t i = 0; i < sizeof run / sizeof *run; i++) {
+        plan.schedule = run[i];
+        resolved(plan);
+    }
+    plan.schedule = DTP_SCHEDULE_ZB_V;
+    expect_refused(plan, "avoid_record_streams: schedule zb-v runs with sends that nobody waits for, and when its "
+                         "code awaits them is not modelled; leave it out, or use 1f1b or interleaved");
+}
+
 /* ---- stages ------------------------------------------------------------------------------------------------------ */
 
 /* Layers of each stage, in order. */
@@ -427,6 +444,7 @@ int main(void)
         cmocka_unit_test(test_chunks_follow_from_the_schedule),
         cmocka_unit_test(test_schedules_are_refused_by_their_rules),
         cmocka_unit_test(test_who_validateswards),
+        cmocka_unit_test(test_sends_that_are_awaited),
         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_layers_of_ranks),
         cmocka_unit_test(test_a_layout_says_how_many_chunks),

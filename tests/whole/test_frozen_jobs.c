@@ -252,8 +252,7 @@ static void test_every_key_is_drawn(void **state)
         }
     }
     for (int key = 0; key < DTP_KEY_COUNT; key++)
-        if (resolved[key] < 3 &&
-            ++missing)
+        if (resolved[key] < 3 && ++missing)
             print_error("%s is set in %u jobs that resolve\n", dtp_key_name((enum dtp_key)key), resolved[key]);
     for (int key = 0; key < DTP_KEY_COUNT; key++)
         missing += missing_words((enum dtp_key)key, words[key]);

@@ -16,6 +16,7 @@
 
 #include "lib/random_adapters.h"
 #include "lib/random_mixed.h"
+#include "closed/block_work.h"
 #include "closed/closed_form.h"
 
 #define JOBS RANDOM_DRAWS(1200)
@@ -106,6 +107,22 @@ static void check_traffic(const struct random_job *job, const struct dtp_program
     check_equal(totals->device_to_host_bytes, closed.device_to_host_bytes, job);
 }
 
+/* Calls of the host's around exchanges of experts' rows, a micro-step. */
+static void check_exchanges(const struct random_job *job, const struct dtp_program *program)
+{
+    double calls = 0, formula = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        calls += op->kind == DTP_OP_HOST_EXCHANGE ? op->demand->kernels : 0;
+    }
+    for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++) {
+        struct dtp_block_work work =
+            dtp_block_work(&job->transformer, (enum dtp_layer_mlp)mlp, &job->cluster, &job->plan);
+        formula += work.layers * work.exchanges + work.layers_again * work.exchanges_again;
+    }
+    check_equal((uint64_t)calls, (uint64_t)(formula * job->plan.accumulate), job);
+}
+
 static void check_proofs(const struct random_job *job, const struct dtp_program *program)
 {
     static struct dtp_faults faults;
@@ -129,6 +146,7 @@ static bool check_job(const struct random_job *job)
     check_flops(job, &totals);
     check_hardware_flops(job, &totals);
     check_traffic(job, &totals);
+    check_exchanges(job, program);
     check_proofs(job, program);
     dtp_program_destroy(program);
     return true;
@@ -322,6 +340,7 @@ static void check_program(const struct random_job *job, const struct dtp_program
         check_flops(job, &totals);
     check_hardware_flops(job, &totals);
     check_traffic(job, &totals);
+    check_exchanges(job, program);
     check_proofs(job, program);
 }
 

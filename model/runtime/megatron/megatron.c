@@ -177,6 +177,11 @@ static void check(struct dtp_resolver *r)
     if (p->strategy == DTP_ZERO2 && p->pp > 1 && p->schedule == DTP_SCHEDULE_DUALPIPE)
         dtp_plan_refuse(r, "strategy",
                         "zero2 is not modelled with schedule dualpipe, which adds up two copies; use zero1");
+    if (p->avoid_record_streams && p->pp > 1 && !dtp_schedule_row(p->schedule)->blocking && !dtp_plan_interleaves(p))
+        dtp_plan_refuse(r, "avoid_record_streams",
+                        "schedule %s runs with sends that nobody waits for, and when its code awaits them is not "
+                        "modelled; leave it out, or use 1f1b or interleaved",
+                        dtp_schedule_row(p->schedule)->word);
     if (p->post_validation && r->transformer->tied_head)
         dtp_plan_refuse(r, "post_validation",
                         "is not with a head tied to the embedding, whose gradients the first and the last stage add up "
