@@ -32,7 +32,8 @@ model/cost/op_cost.c 4 bytes and passes of a parameter, counted by hand
 model/cost/op_cost.c 10 passes of foreach AdamW over a state, counted by hand
 model/cost/op_cost.c 5 passes of foreach SGD over its momentum, counted by hand
 model/cost/op_cost.c 3 passes of Adafactor over parameters and over gradients, counted by hand
-model/cost/op_cost.c 11 passes of Adafactor over its estimate, counted by hand
+model/cost/op_cost.c 11 passes of Adafactor over its estimate, of Adam-mini over what it makes, counted by hand
+model/cost/op_cost.c 16 passes of a loop of AdamW over its moments and what it makes of them, counted by hand
 model/cost/op_cost.c 0.375 Blom's approximation
 model/cost/op_cost.c 0.25 Blom's approximation
 model/cost/plain_attention.c 64 tile of our kernel, forward; widths that it is made for

@@ -302,15 +302,16 @@ enum dtp_memory_kernel dtp_update_kernel(const struct dtp_plan *plan)
 
 /* In one kernel p, g and states are read, p and states written, scales with them; a master copy stands for p there.
  * foreach AdamW makes about ten passes (decay 8, lerp 12, mul 8, addcmul 12, sqrt 8, division and eps 16, addcdiv 16
- * bytes in fp32). foreach SGD multiplies its momentum, adds the gradient to it, and it to p: 5 of it. Adafactor
- * reads p for its norm, g for the sums over rows and over columns, writes their product as an estimate (a matmul of
- * inner size 1), divides it, clamps it, takes its root and multiplies it by g, each in place, reads it for its norm,
- * and adds it to p: 3 of p, 3 of g, 11 of the estimate (of matrices; vectors a few more). Waits for its two norms,
- * which the host reads, are not counted. AdamW of GaLore's and APOLLO's loop makes the 17 passes of a projected
- * gradient (optimizer_state.c: dtp_projection_of), 2 of them over g, and adds the quotient to p; Adam-mini squares g
- * (2), takes its mean (1), lerps it into its moment (3), scales that one (2, 2), negates it (2) and adds it to p (3).
- * GradScaler looks for infinities before: amp_non_finite_check_and_unscale reads and writes all gradients, by a scale
- * of 1 where the optimizer unscales them itself (torch/amp/grad_scaler.py: step, _check_inf_per_device). */
+ * bytes in fp32). foreach SGD multiplies its momentum, adds the gradient to it, and it to p: 5 of it. Adafactor reads
+ * p for its norm, g for the sums over rows and over columns, writes their product as an estimate (a matmul of inner
+ * size 1), divides it, clamps it, takes its root and multiplies it by g, each in place, reads it for its norm, and
+ * adds it to p: 3 of p, 3 of g, 11 of the estimate (of matrices; vectors a few more). Waits for its two norms, which
+ * the host reads, are not counted. AdamW of GaLore's and APOLLO's loop makes the 17 passes of a projected gradient
+ * (optimizer_state.c: dtp_projection_of), 2 of them over g, six kernels that read and write, a quotient of two, and
+ * adds that to p; Adam-mini squares g (2), takes its mean (1), lerps it into its moment (3), scales that one (2, 2),
+ * negates it (2) and adds it to p (3). GradScaler looks for infinities before: amp_non_finite_check_and_unscale reads
+ * and writes all gradients, by a scale of 1 where the optimizer unscales them itself (torch/amp/grad_scaler.py: step,
+ * _check_inf_per_device). */
 double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan)
 {
     const struct dtp_precision *p = &plan->precision;
