@@ -140,8 +140,8 @@ void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dt
  * those of attention. Without adapters dtp_transformer_model_flops_per_token. */
 double dtp_plan_model_flops_per_token(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
-/* On one GPU there is nothing to shard, and nobody wraps a model of frozen weights to gather them from itself: where a
- * strategy was left open it is ddp there. */
+/* On one GPU there is nothing to shard, and nobody wraps a model of frozen weights to gather them from itself, nor one
+ * whose optimizer takes whole tensors: where a strategy was left open it is ddp there. */
 bool dtp_plan_picks_ddp(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
 /* In resolving: what follows from adapters, and what is refused beside them. */
 void dtp_plan_derive_adapters(struct dtp_resolver *resolver);

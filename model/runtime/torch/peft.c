@@ -71,6 +71,7 @@ const struct dtp_runtime dtp_runtime_peft = {
     .hooked = 1u << DTP_DDP,
     .fsdp = true,
     .foreach_optimizer = true,
+    .optimizer_shapes = 1u << DTP_STATE_PROJECTED, /* galore_torch, apollo_torch */
     .adapters = true,
     .magnitudes = true,
     .experts = true,
