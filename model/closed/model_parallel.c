@@ -9,6 +9,7 @@
 #include "cost/collective_choice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
+#include "closed/tensor_calls.h"
 #include "closed/time_parts.h"
 #include "plan/slice.h"
 
@@ -99,7 +100,9 @@ struct stages {
     uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
     uint64_t gathered_bytes, gathered_count;             /* by tensor parallel ranks, of what came from other stages */
     double layer_s, head_s;                              /* computing: of one layer; of head and loss */
-    uint64_t joined_bytes, joined_count;                 /* of a step: gradients of a table that two stages have */
+    double idle_s;                       /* of computing, what the GPU idles for the host's calls on DTensors */
+    double step_calls_s;                 /* of the optimizer, in a step: what such calls take */
+    uint64_t joined_bytes, joined_count; /* of a step: gradients of a table that two stages have */
     double joined_s;
     struct dtp_tensor_traffic own;                      /* as the runtime counts it; all 0: as above */
     double own_gathers_s, own_sums_s, own_reductions_s; /* of it: in a micro-step, in a step */
@@ -337,12 +340,27 @@ static double dense_layers_s(const struct job *j, const struct dtp_time *slice)
     return (double)j->transformer->dense_layers * (more_s - slice->exposed_communication_s) / j->micro_steps;
 }
 
+/* Where the GPU idles for the host's calls, what is exchanged between matmuls hides in that, of all stages alike. */
+static void hide_in_calls(const struct job *j, struct stages *s)
+{
+    double hidden_s = fmin(s->idle_s, s->tensor_exposed_s);
+    s->tensor_exposed_s -= hidden_s;
+    s->wait_slowest_s -= hidden_s;
+    s->wait_sum_s -= hidden_s * (double)j->transformer->layers / (double)j->slice.transformer.layers;
+}
+
 /* From the slice's own prediction, in which every stage has the head. Where the layers do not divide, the last stage,
  * which has the head, takes fewer. The first stage has the first layers, which may take longer than others. */
 static struct stages stages_of(const struct job *j, const struct dtp_time *slice)
 {
+    const struct dtp_tensor_calls calls = dtp_tensor_calls_of(&j->slice.transformer, j->cluster, j->plan);
     double whole_s = slice->compute_s / j->micro_steps, of_stage = (double)j->slice.transformer.layers;
     double ends_s = (j->parts.matmul_head_s / j->parts.matmul_speedup + j->parts.loss_s) / j->micro_steps;
+    double host_s = slice->host_launch_s / j->micro_steps + of_stage * calls.layer_s + calls.ends_s;
+    double idle_s = calls.layer_s > 0 ? fmax(0, host_s - whole_s) : 0;
+    whole_s += idle_s;
+    if (idle_s > 0)
+        ends_s = fmax(ends_s, calls.ends_s);
     double layer_s = (whole_s - ends_s) / of_stage, layers = (double)j->transformer->layers;
     double last_s = (double)layers_of_stages(j->transformer, j->plan).last * layer_s + ends_s;
     double dense_s = dense_layers_s(j, slice), alike_s = j->plan->pp > 1 ? fmax(of_stage * layer_s, last_s) : whole_s;
@@ -351,8 +369,11 @@ static struct stages stages_of(const struct job *j, const struct dtp_time *slice
                        .alike_s = alike_s,
                        .sum_s = layers * layer_s + dense_s + ends_s,
                        .layer_s = layer_s,
-                       .head_s = ends_s};
+                       .head_s = ends_s,
+                       .idle_s = idle_s,
+                       .step_calls_s = idle_s > 0 ? (of_stage + 2) * calls.step_s : 0};
     add_tensor(j, &s);
+    hide_in_calls(j, &s);
     add_boundary(j, &s);
     add_joined(j, &s);
     return s;
@@ -367,6 +388,10 @@ static double pipeline_s(const struct job *j, double slowest_s, double sum_s)
 static void fill_time(const struct job *j, const struct stages *s, struct dtp_time *t)
 {
     double m = j->micro_steps, pp = j->plan->pp;
+    t->launch_wait_s += m * s->idle_s;
+    t->host_launch_s += m * s->idle_s;
+    t->exposed_communication_s = fmax(0, t->exposed_communication_s - m * s->idle_s);
+    t->optimizer_s = fmax(t->optimizer_s, s->step_calls_s);
     double computing_s = pipeline_s(j, s->slowest_s, s->sum_s),
            waiting_s = pipeline_s(j, s->wait_slowest_s, s->wait_sum_s);
     double own_s = m * s->sum_s / pp, own_wait_s = m * s->wait_sum_s / pp; /* of an average stage */
@@ -415,7 +440,7 @@ static void fill_throughput(const struct job *j, const struct dtp_time *time, st
     t->hfu = t->mfu * hardware;
 }
 
-/* ---- communication and memory ------------------------------------------------------------------------------------ */
+/* ---- communication ----------------------------------------------------------------------------------------------- */
 
 static void fill_communication(const struct job *j, const struct stages *s, struct dtp_communication *c)
 {
@@ -454,82 +479,6 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
     c->network_bytes += (near ? 0 : tensor + gathered) + (inside ? 0 : boundary) + (ends_inside ? 0 : s->joined_bytes);
 }
 
-/* Activations of micro-steps that wait for their backward on a rank, in units of one stage's. */
-static double in_flight(const struct dtp_plan *plan)
-{
-    struct dtp_schedule_shape shape = dtp_plan_schedule(plan);
-    return dtp_schedule_kept(&shape);
-}
-
-static void add_bytes(struct dtp_memory *m, enum dtp_phase phase, enum dtp_owner owner, uint64_t bytes)
-{
-    m->phase_bytes[phase][owner] += bytes;
-    m->phase_total_bytes[phase] += bytes;
-}
-
-/* Of a schedule with several copies of the model each rank holds a stage of each. */
-static void add_copies(const struct dtp_plan *plan, struct dtp_memory *m)
-{
-    static const enum dtp_owner held[] = {DTP_OWNER_PARAMS, DTP_OWNER_GRADS, DTP_OWNER_OPTIMIZER};
-    uint32_t more = dtp_schedule_row(plan->schedule)->copies - 1;
-    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
-        for (size_t i = 0; i < sizeof held / sizeof *held; i++)
-            add_bytes(m, (enum dtp_phase)phase, held[i], more * m->phase_bytes[phase][held[i]]);
-}
-
-/* Bytes of a token that the first stage's layers in bf16 keep beyond others'. */
-static double wider_layers(const struct job *j, uint64_t kept)
-{
-    const struct dtp_slice *s = &j->slice;
-    const struct dtp_plan wide = dtp_plan_of_wide_layers(&s->plan);
-    uint64_t layers = dtp_plan_wide_layers(&s->plan, &s->transformer, 0, s->transformer.layers);
-    struct dtp_activations activations;
-    if (!layers)
-        return 0;
-    dtp_activations_count(&s->transformer, &s->cluster, &wide, &activations);
-    return (double)layers * ((double)activations.layer_kept - (double)kept);
-}
-
-/* The slice's memory is the last stage's. The first one's peak is the backward of its last layer with the activations
- * of all micro-steps in flight; the slice's late backward has those of one layer. */
-static void fill_memory(const struct job *j, struct dtp_memory *m)
-{
-    struct dtp_activations activations;
-    dtp_activations_count(&j->slice.transformer, &j->slice.cluster, &j->slice.plan, &activations);
-    uint64_t before = m->allocated_peak_bytes, tokens = dtp_plan_tokens(j->plan);
-    if (j->plan->pp > 1) {
-        double layers = in_flight(j->plan) * (double)j->slice.transformer.layers - 1;
-        uint64_t rows = dtp_divide_up(j->stream_bytes, dtp_plan_scatters_sends(j->plan) ? j->plan->tp : 1);
-        uint64_t held = j->plan->runtime->copies_passes ? (uint64_t)in_flight(j->plan) * rows : 0;
-        double wider = in_flight(j->plan) * wider_layers(j, activations.layer_kept);
-        add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS,
-                  held + dtp_bytes_product((uint64_t)(layers * (double)activations.layer_kept + wider), tokens));
-        add_copies(j->plan, m);
-    }
-    for (int phase = 0; phase < DTP_PHASE_STEP; phase++) { /* a matmul's gathered input; what stages exchange */
-        uint64_t gathered = j->slice.plan.sequence_shards > 1 ? j->stream_bytes : 0;
-        uint64_t exchanged = j->plan->pp > 1 ? 2 * dtp_divide_up(j->stream_bytes, j->slice.plan.sequence_shards) : 0;
-        add_bytes(m, (enum dtp_phase)phase, DTP_OWNER_WORKSPACE, gathered + exchanged);
-    }
-    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
-        if (m->phase_total_bytes[phase] > m->phase_total_bytes[m->peak_phase])
-            m->peak_phase = (enum dtp_phase)phase;
-    const uint64_t *peak = m->phase_bytes[m->peak_phase];
-    m->allocated_peak_bytes = m->phase_total_bytes[m->peak_phase];
-    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
-        if (m->phase_bytes[phase][DTP_OWNER_ACTIVATIONS] > m->activations_bytes)
-            m->activations_bytes = m->phase_bytes[phase][DTP_OWNER_ACTIVATIONS];
-    m->temporary_bytes = m->allocated_peak_bytes - peak[DTP_OWNER_PARAMS] - peak[DTP_OWNER_GRADS] -
-                         peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];
-    uint64_t more = m->allocated_peak_bytes - before;
-    bool owned = j->plan->expandable_segments || j->plan->runtime->arena;
-    double pieces = owned ? 0 : dtp_calibration.torch_fragmentation; /* as closed/memory.c */
-    uint64_t around = (uint64_t)((double)more * pieces);
-    m->reserved_peak_bytes += more + around;
-    m->device_peak_bytes += more + around;
-    dtp_memory_judge(m);
-}
-
 static struct job job_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                          const struct dtp_plan *plan)
 {
@@ -550,13 +499,6 @@ void dtp_stages_of_slice(const struct dtp_transformer *transformer, const struct
     fill_time(&j, &stages, &out->time);
     fill_throughput(&j, &out->time, &out->throughput);
     fill_communication(&j, &stages, &out->communication);
-}
-
-void dtp_stages_memory_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                                const struct dtp_plan *plan, struct dtp_memory *memory)
-{
-    struct job j = job_of(transformer, cluster, plan);
-    fill_memory(&j, memory);
 }
 
 /* Bytes of a micro-batch in one layer. */

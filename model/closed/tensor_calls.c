@@ -1,0 +1,45 @@
+#include "closed/tensor_calls.h"
+
+#include "cost/cluster_cost.h"
+#include "net/layer_kind.h"
+#include "plan/rules.h"
+
+/* Embedding and the gather of its gradient, final norm, head, their rows' sums, and the loss over parts of the
+ * vocabulary, with three sums: compiled one call forward and two backward, else four each. Of all the ones that move
+ * rows or vectors are no kernels of a slice: two gathers, two scattered sums, the loss' three, the norm's gradient. */
+enum { ENDS = 26, ENDS_COMPILED = 21, ENDS_COLLECTIVES = 8 };
+/* Fused AdamW of a group of tensors: a kernel, and two around it. */
+enum { OPTIMIZER_CALLS = 3 };
+
+/* Matrices that ranks divide as DTensors; a layer's norms. */
+static double matrices_of(const struct dtp_transformer *t, const struct dtp_plan *plan)
+{
+    struct dtp_layer_kind kind;
+    double matrices = 0;
+    dtp_layer_kind_of(t, dtp_layer_mlp_of(t), plan->fused_qkv, plan->fused_gate_up, &kind);
+    for (int i = 0; i < kind.matrices; i++)
+        matrices += kind.matrix[i].expert ? 0 : 1;
+    return matrices;
+}
+
+struct dtp_tensor_calls dtp_tensor_calls_of(const struct dtp_transformer *transformer,
+                                            const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    const struct dtp_execution execution = dtp_plan_execution(plan);
+    struct dtp_execution plain = execution;
+    if (execution.issuer != DTP_ISSUER_DTENSOR && execution.issuer != DTP_ISSUER_DTENSOR_COMPILED)
+        return (struct dtp_tensor_calls){0};
+    plain.issuer = DTP_ISSUER_PYTORCH;
+    const double launch_s = dtp_cluster_kernel_launch_s(cluster, &execution),
+                 kernel_s = dtp_cluster_kernel_launch_s(cluster, &plain);
+    const double matrices = matrices_of(transformer, plan), norms = 2, moves = plan->sequence_parallel ? 4 : 2;
+    const double norm_back = plan->compile ? 2 : 3;
+    const double forward = norms + matrices * (plan->compile ? 1 : 3) + moves;
+    const double backward = norms * norm_back + 1 + 2 * matrices + moves + norms;
+    const double again = plan->checkpointing == DTP_CHECKPOINT_FULL ? 1 : 0;
+    const double kernels = (1 + again) * (norms + matrices) + norms * norm_back + 2 * matrices;
+    const double ends = plan->compile ? ENDS_COMPILED : ENDS;
+    return (struct dtp_tensor_calls){.layer_s = ((1 + again) * forward + backward) * launch_s - kernels * kernel_s,
+                                     .ends_s = ends * launch_s - (ends - ENDS_COLLECTIVES) * kernel_s,
+                                     .step_s = OPTIMIZER_CALLS * launch_s};
+}

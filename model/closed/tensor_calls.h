@@ -1,0 +1,26 @@
+/* Host time of PyTorch's tensor parallel ranks, whose layers are DTensors.
+ *
+ * Eager, each call on DTensors looks its rule up in Python, for hundreds of microseconds (dtensor_launch_s), while what
+ * stands between works on local tensors at any kernel's launch. So the host bounds such steps long before the GPU does,
+ * and collectives and the optimizer, which are calls too, hide in its time. Counts are torch's own: of torchtitan's
+ * plan (models/llama3, parallelize.py) a linear wraps its input, multiplies and unwraps its result, a norm is one call
+ * forward and three backward (compiled two), one more adds the vectors' gradients, whose sums over the ranks are one
+ * each; around attention and around the MLP rows are gathered and summed. Compiled layers are wrapped around alone. */
+#ifndef DTP_TENSOR_CALLS_H
+#define DTP_TENSOR_CALLS_H
+
+#include "net/transformer.h"
+#include "plan/plan.h"
+
+/* Seconds beyond those that a slice's kernels take at any kernel's launch. */
+struct dtp_tensor_calls {
+    double layer_s; /* of a layer in a micro-step, both ways, and again where it is checkpointed */
+    double ends_s;  /* of embedding, head and loss in a micro-step */
+    double step_s;  /* of the optimizer, of a layer or of both ends: in a step, all of it */
+};
+
+/* All 0 where no layer is a DTensor. */
+struct dtp_tensor_calls dtp_tensor_calls_of(const struct dtp_transformer *transformer,
+                                            const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+
+#endif
