@@ -77,7 +77,7 @@ LET_BE = {
                         "stage3_max_reuse_distance stage3_prefetch_bucket_size stage3_param_persistence_threshold "
                         "transformers_layers autoep drop_tokens seq_parallel_communication_data_type zero_hpz_partition_size zero_quantized_weights "
                         "zero_quantized_gradients",
-        "of dtplan's executor": "clip_norm gradient_norm loss_chunk gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream "
+        "of dtplan's executor": "clip_norm gradient_norm loss_chunk gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream delay_wgrad "
                                 "update_in_backward cuda_graph atomic_attention matmul_sms collective_ctas "
                                 "symmetric_windows gather_engine reduce_engine cp_chunks tp_chunks",
         "of adapters, which are refused": "lora_targets lora_dtype lora_dropout lora_alpha dora base train_ends",

@@ -379,6 +379,29 @@ static struct stages stages_of(const struct job *j, const struct dtp_time *slice
     return s;
 }
 
+/* What the passes of a layer take of it: F is a third of the matmuls, W another, and attention has no W (Qi et al.
+ * 2024, table 1). */
+static struct dtp_part_cost passes_of_layer(const struct dtp_time_parts *p, double layer_s)
+{
+    double forward = p->matmul_forward_s + p->attention_forward_s + p->memory_forward_s;
+    double weight = p->matmul_backward_s / 2;
+    double backward =
+        weight + p->attention_backward_s + p->memory_backward_s + p->matmul_recompute_s + p->recompute_other_s;
+    double scale = layer_s / (forward + backward + weight);
+    return (struct dtp_part_cost){
+        .forward_s = forward * scale, .backward_s = backward * scale, .weight_s = weight * scale};
+}
+
+/* Of the drain, in which each stage waits for the gradient of the one behind it, what that one leaves until it has sent
+ * this (plan.executor.delay_wgrad). */
+static double delayed_s(const struct job *j, const struct stages *s)
+{
+    const struct dtp_plan *plan = j->plan;
+    double layers = fmin(plan->executor.delay_wgrad, (double)(j->slice.transformer.layers / plan->virtual_stages));
+    bool delays = plan->pp > 1 && layers > 0 && !dtp_plan_splits_backward(plan);
+    return delays ? (plan->pp - 1) * layers * passes_of_layer(&j->parts, s->layer_s).weight_s : 0;
+}
+
 /* sum_i t_i + (m-1) max t, the fill and drain beyond the slowest's own m shortened by the chunks. */
 static double pipeline_s(const struct job *j, double slowest_s, double sum_s)
 {
@@ -392,7 +415,7 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
     t->host_launch_s += m * s->idle_s;
     t->exposed_communication_s = fmax(0, t->exposed_communication_s - m * s->idle_s);
     t->optimizer_s = fmax(t->optimizer_s, s->step_calls_s);
-    double computing_s = pipeline_s(j, s->slowest_s, s->sum_s),
+    double computing_s = pipeline_s(j, s->slowest_s, s->sum_s) - delayed_s(j, s),
            waiting_s = pipeline_s(j, s->wait_slowest_s, s->wait_sum_s);
     double own_s = m * s->sum_s / pp, own_wait_s = m * s->wait_sum_s / pp; /* of an average stage */
     struct dtp_execution execution = dtp_plan_execution(j->plan);
@@ -512,8 +535,7 @@ static void fill_kept(const struct job *j, struct dtp_part_cost *layer)
     layer->kept_for_weight = (double)dtp_activations_for_weights(&s->plan, &tensors) * tokens;
 }
 
-/* F is a third of the matmuls, W another, and attention has no W (Qi et al. 2024, table 1). What tensor parallel ranks
- * exchange stands in the layers, half of it forward. */
+/* What tensor parallel ranks exchange stands in the layers, half of it forward. */
 void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                              const struct dtp_plan *plan, struct dtp_part_cost *layer, struct dtp_part_cost *head,
                              double *send_s)
@@ -526,16 +548,10 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
     dtp_closed_form(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice);
     dtp_closed_form_time_parts(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice.communication, &j.parts);
     struct stages s = stages_of(&j, &slice.time);
-    const struct dtp_time_parts *p = &j.parts;
-    double forward = p->matmul_forward_s + p->attention_forward_s + p->memory_forward_s;
-    double weight = p->matmul_backward_s / 2;
-    double backward =
-        weight + p->attention_backward_s + p->memory_backward_s + p->matmul_recompute_s + p->recompute_other_s;
-    double scale = s.layer_s / (forward + backward + weight);
     double exchanged_s = s.tensor_exposed_s / (double)j.slice.transformer.layers;
-    *layer = (struct dtp_part_cost){.forward_s = forward * scale + exchanged_s / 2,
-                                    .backward_s = backward * scale + exchanged_s / 2,
-                                    .weight_s = weight * scale};
+    *layer = passes_of_layer(&j.parts, s.layer_s);
+    layer->forward_s += exchanged_s / 2;
+    layer->backward_s += exchanged_s / 2;
     fill_kept(&j, layer);
     *head = (struct dtp_part_cost){.forward_s = s.head_s / 3, .backward_s = s.head_s / 3, .weight_s = s.head_s / 3};
     *send_s = s.boundary_s / (2 * plan->virtual_stages);

@@ -33,7 +33,7 @@ static enum dtp_status price_parts(const struct dtp_resolver *r, struct dtp_mode
 {
     const struct dtp_stages_model model = dtp_plan_stages_model(r->transformer);
     struct dtp_part_cost layer, *layers = malloc(model.layers * sizeof *layers);
-    *cost = (struct dtp_model_cost){.layers = layers};
+    *cost = (struct dtp_model_cost){.layers = layers, .delayed_layers = r->plan->executor.delay_wgrad};
     if (!layers)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     dtp_part_costs_of_slice(r->transformer, r->cluster, r->plan, &layer, &cost->head, &cost->send_s);

@@ -140,13 +140,21 @@ static double ready_s(const struct dtp_schedule_timer *t, uint32_t i)
     return i > first ? t->end_s[i - 1] : t->from_s[rank];
 }
 
+/* How long before its end a pass has made what it sends: the first of a pair sends when both are done. */
+static double delayed_s(const struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t i)
+{
+    const struct dtp_pass *pass = &t->schedule->passes[i];
+    bool delays = pass->kind == DTP_PASS_WHOLE_BACKWARD && !pass->paired;
+    return delays ? costs->stages[t->order.links[i].stage].delayed_s : 0;
+}
+
 /* When what a pass waits for is there. */
 static double arrival_s(const struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t i)
 {
     uint32_t from = t->order.links[i].from;
     if (from == DTP_NO_PASS)
         return 0;
-    double made_s = t->end_s[from];
+    double made_s = t->end_s[from] - delayed_s(t, costs, from);
     if (t->order.send != DTP_SEND_BUFFERED)
         made_s = later(made_s, ready_s(t, i));
     return made_s + received_s(t, costs, i);

@@ -15,6 +15,7 @@ struct dtp_stage_cost {
     double send_s;          /* of the activation to the next stage's rank, and of the gradient back; 0 on one rank */
     double kept;            /* from the begin of F to the end of its backward */
     double kept_for_weight; /* from the end of B to the end of its W */
+    double delayed_s;       /* of W, what a whole backward leaves until it has sent; of the first of a pair none */
 };
 
 struct dtp_schedule_costs {

@@ -141,6 +141,8 @@ void dtp_stages_cost(const struct dtp_stages *stages, const struct dtp_model_cos
             add_part(&out[i], &cost->embedding, 1);
         for (uint32_t layer = p->first_layer; layer < p->first_layer + p->layers; layer++)
             add_part(&out[i], &cost->layers[layer], 1);
+        for (uint32_t k = 0; k < p->layers && k < cost->delayed_layers; k++)
+            out[i].delayed_s += cost->layers[p->first_layer + k].weight_s;
         if (p->mtp_layers)
             add_part(&out[i], &cost->mtp_layer, p->mtp_layers);
         if (p->head)

@@ -62,6 +62,7 @@ struct dtp_model_cost {
     struct dtp_part_cost embedding, head, mtp_layer;
     const struct dtp_part_cost *layers; /* one each layer of the model */
     double send_s;                      /* of a boundary between stages of two ranks */
+    uint32_t delayed_layers; /* of a stage, from its first on: their W is behind what a whole backward sends */
 };
 /* What each stage costs: the sum of its parts. */
 void dtp_stages_cost(const struct dtp_stages *stages, const struct dtp_model_cost *cost, struct dtp_stage_cost *out);

@@ -58,6 +58,7 @@ static void test_halves_change_no_bit(void **state)
 {
     static const char *const stages[] = {
         "gpus=2 pp=2 schedule=zb-h1 micro_batch=1 accumulate=8",
+        "gpus=2 pp=2 schedule=1f1b micro_batch=1 accumulate=8 delay_wgrad=2",
         "gpus=2 pp=2 schedule=zb-v micro_batch=1 accumulate=8 checkpointing=full",
         "gpus=2 pp=2 schedule=interleaved virtual_stages=2 micro_batch=1 accumulate=8",
     };
@@ -67,6 +68,8 @@ static void test_halves_change_no_bit(void **state)
     for (size_t i = 0; i < sizeof stages / sizeof *stages; i++)
         learns_as_one(SHARED, stages[i], &one, "one", true);
     train(SHARED "gpus=2 ep=2 strategy=zero1 micro_batch=1 accumulate=4", "one", &two);
+    learns_as_one(SHARED, "gpus=4 pp=2 ep=2 strategy=zero1 micro_batch=1 accumulate=4 delay_wgrad=1", &two, "one",
+                  true);
     learns_as_one(SHARED, "gpus=4 pp=2 ep=2 schedule=zb-h2 strategy=zero1 micro_batch=1 accumulate=4", &two, "one",
                   true);
     remove_all(folder("one"));

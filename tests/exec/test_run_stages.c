@@ -35,6 +35,12 @@ static void test_every_schedule_learns_as_one_rank(void **state)
         learns_as_one(MODEL, words, &one, "one", row->copies == 1);
     }
     learns_as_one(MODEL, "gpus=2 pp=2 schedule=1f1b", &one, "one", true);
+    learns_as_one(MODEL, "gpus=4 pp=4 schedule=1f1b delay_wgrad=1", &one, "one", true);
+    learns_as_one(MODEL, "gpus=4 pp=4 schedule=gpipe delay_wgrad=2", &one, "one", true);
+    learns_as_one(MODEL, "gpus=2 pp=2 schedule=interleaved virtual_stages=2 delay_wgrad=1 checkpointing=full", &one,
+                  "one", true);
+    learns_as_one(MODEL, "gpus=2 pp=2 schedule=dualpipev delay_wgrad=65535", &one, "one", true);
+    learns_as_one(MODEL, "gpus=2 pp=2 schedule=dualpipe delay_wgrad=3", &one, "one", false);
     learns_as_one(MODEL, "gpus=2 pp=2 schedule=zb-v", &one, "one", true);
     learns_as_one(MODEL, "gpus=2 pp=2 schedule=interleaved virtual_stages=4 checkpointing=full", &one, "one", true);
     learns_as_one(MODEL, "gpus=8 pp=8 schedule=zb-h2", &one, "one", true);
@@ -92,7 +98,11 @@ static void test_blocks_of_every_order(void **state)
                  "layers=4 hidden=16 heads=2 head_dim=8 ffn=40 vocab=50 seq=8 micro_batch=2 accumulate=2 %s",
                  models[i]);
         train_for(words, "one", 4, &one);
-        strcat(words, "gpus=2 pp=2 schedule=zb-h1");
+        char *ranks = words + strlen(words);
+        strcpy(ranks, "gpus=2 pp=2 schedule=zb-h1");
+        train_for(words, "run", 4, &stages);
+        run_same(&stages, &one, words);
+        strcpy(ranks, "gpus=2 pp=2 delay_wgrad=1");
         train_for(words, "run", 4, &stages);
         run_same(&stages, &one, words);
     }

@@ -56,6 +56,7 @@ static void test_with_stages(void **state)
 {
     static const char *const plans[] = {"gpus=4 tp=2 pp=2 accumulate=4 schedule=1f1b",
                                         "gpus=4 tp=2 pp=2 accumulate=4 schedule=zb-h1",
+                                        "gpus=4 tp=2 pp=2 accumulate=4 schedule=1f1b delay_wgrad=1",
                                         "gpus=8 tp=2 pp=2 accumulate=2 strategy=zero1 schedule=zb-h2",
                                         "gpus=8 tp=4 pp=2 accumulate=4 schedule=dualpipev layout_order=pp-tp-dp",
                                         "gpus=8 tp=2 pp=2 accumulate=2 layout_order=dp-pp-tp strategy=ddp"};
@@ -160,6 +161,7 @@ static void test_chunks_learn_as_one_rank(void **state)
         "gpus=4 tp=4 accumulate=4 tp_overlap=true tp_chunks=2 checkpointing=selective",
         "gpus=8 tp=2 strategy=full_shard tp_overlap=true tp_chunks=2",
         "gpus=4 tp=2 pp=2 accumulate=4 schedule=1f1b tp_overlap=true tp_chunks=4",
+        "gpus=4 tp=2 pp=2 accumulate=4 schedule=1f1b tp_overlap=true delay_wgrad=1",
         "gpus=4 tp=2 pp=2 accumulate=4 schedule=zb-h1 tp_overlap=true tp_chunks=2",
     };
     struct run_result one;

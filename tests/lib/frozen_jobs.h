@@ -63,8 +63,9 @@ enum frozen_who {
     FROZEN_WAITING,
     FROZEN_ROOMY,
     FROZEN_LEARNT,
-    FROZEN_NEWEST,    /* all of these and of those below */
-    FROZEN_PROJECTED, /* draws depend on the place here: what is new stands last */
+    FROZEN_NEWEST, /* all of these and of those below */
+    FROZEN_PROJECTED,
+    FROZEN_DELAYED, /* draws depend on the place here: what is new stands last */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -108,6 +109,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_ROOMY:
     case FROZEN_LEARNT: return (int)frozen_population(random_job_number) - FROZEN_OF_PIPED == (int)who - FROZEN_PIPED;
     case FROZEN_PROJECTED: return frozen_population(random_job_number) == FROZEN_OF_PROJECTED;
+    case FROZEN_DELAYED: return frozen_population(random_job_number) == FROZEN_OF_DELAYED;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }
     return false;
@@ -259,6 +261,7 @@ static inline void frozen_keep_newest(struct frozen_job *job)
         {!shared, DTP_KEY_shared_expert_overlap},
         {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_chunks},
         {!exchanged, DTP_KEY_cp_chunks},
+        {!job->value[DTP_KEY_pp][0], DTP_KEY_delay_wgrad},
         {parts, DTP_KEY_checkpointing},
         {!job->value[DTP_KEY_capacity_factor][0], DTP_KEY_pad_to_capacity},
     };

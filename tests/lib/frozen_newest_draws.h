@@ -223,6 +223,15 @@
     X(strategy, PROJECTED, 1, "ddp")                                                                                   \
     X(optimizer, PROJECTED, 1, "galore|apollo|adam-mini")                                                              \
     X(projection_rank, PROJECTED, 1, "|16|64")                                                                         \
-    X(precision, PROJECTED, 1, "bf16-mixed|bf16-pure|fp32")
+    X(precision, PROJECTED, 1, "bf16-mixed|bf16-pure|fp32")                                                            \
+    X(strategy, DELAYED, 1, "ddp|zero1")                                                                               \
+    X(gpus, DELAYED, 1, "4|8")                                                                                         \
+    X(gpus_per_node, DELAYED, 1, "8")                                                                                  \
+    X(layers, DELAYED, 1, "8|12")                                                                                      \
+    X(pp, DELAYED, 1, "2|4")                                                                                           \
+    X(schedule, DELAYED, 1, "1f1b|gpipe|interleaved|dualpipe|dualpipev|zb-h1")                                         \
+    X(accumulate, DELAYED, 1, "8|16")                                                                                  \
+    X(delay_wgrad, DELAYED, 1, "|1|2|65535")                                                                           \
+    X(tp, DELAYED, 4, "2")
 
 #endif

@@ -234,7 +234,8 @@ static const char random_named_fields[] =
     "bf16_first bf16_last fp8_attention fp8_head "
     "flex_dispatcher unfused_permute capacity_factor pad_to_capacity shared_overlap expert_overlap recompute graphs "
     "clip_norm gradient_norm loss_chunk "
-    "gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream update_in_backward cuda_graph "
+    "gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream delay_wgrad update_in_backward "
+    "cuda_graph "
     "atomic_attention matmul_sms collective_ctas symmetric_windows gather_engine reduce_engine cp_chunks tp_chunks ";
 
 /* Draws whether to draw: of every key that is not named, in one plan of four. */

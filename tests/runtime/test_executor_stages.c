@@ -115,8 +115,9 @@ static void test_stages_are_proved(void **state)
                         continue;
                     snprintf(words, sizeof words,
                              "%slayers=12 hidden=16 heads=2 ffn=24 vocab=40 seq=8 micro_batch=1 gpus=%u pp=%u "
-                             "schedule=%s accumulate=%u%s",
+                             "schedule=%s accumulate=%u delay_wgrad=%zu%s",
                              model, strstr(model, "ep=2") ? 2 * pp : pp, pp, row->word, micro_batches[m],
+                             (m + v + pp / 2) % 3,
                              v == 0   ? ""
                              : v == 1 ? " virtual_stages=2"
                                       : " virtual_stages=2 checkpointing=full");
@@ -128,6 +129,49 @@ static void test_stages_are_proved(void **state)
     for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
         if (checked[kind] < 4)
             fail_msg("%s was tried %u times", dtp_schedule_row((enum dtp_schedule_kind)kind)->word, checked[kind]);
+}
+
+static bool is_weight_gradient(const struct dtp_op *op)
+{
+    return op->kind == DTP_OP_MATMUL && op->layer != DTP_NO_LAYER && strstr(op->name, "weight gradient");
+}
+
+/* Of the second of two stages, of four layers with four matrices each: behind a micro-batch's gradient that it sends
+ * stand the weight gradients of as many layers as are asked for, from its first on, and before it all others. */
+static void test_weights_wait_for_what_is_sent(void **state)
+{
+    static const struct {
+        const char *asked;
+        uint32_t behind;
+    } rows[] = {{"0", 0}, {"1", 1}, {"3", 3}, {"9", 4}};
+    static struct dtp_job job;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct dtp_program_set set;
+        uint32_t sent = 0, behind[4] = {0}, before[4] = {0};
+        char words[300];
+        snprintf(words, sizeof words,
+                 "layers=8 hidden=16 heads=2 ffn=24 vocab=40 seq=8 micro_batch=1 gpus=2 pp=2 accumulate=3 "
+                 "delay_wgrad=%s",
+                 rows[i].asked);
+        assert_true(resolve(words, &job));
+        assert_int_equal(dtp_lower_set(&job.transformer, &job.cluster, &job.plan, 0, &set, &faults), DTP_OK);
+        const struct dtp_program *stage = set.roles[1].program;
+        const struct dtp_op *ops = dtp_program_ops(stage);
+        for (size_t k = 0; k < dtp_program_op_count(stage); k++) {
+            sent += ops[k].kind == DTP_OP_SEND && strcmp(ops[k].name, "gradients") == 0;
+            if (is_weight_gradient(&ops[k]))
+                (sent > ops[k].micro_step ? behind : before)[ops[k].layer]++;
+        }
+        assert_int_equal(sent, 3);
+        for (uint32_t layer = 0; layer < 4; layer++) {
+            assert_int_equal(behind[layer], layer < rows[i].behind ? 3 * 4 : 0);
+            assert_int_equal(before[layer], layer < rows[i].behind ? 0 : 3 * 4);
+        }
+        dtp_program_set_release(&set);
+    }
+    assert_false(resolve("layers=8 hidden=16 heads=2 ffn=24 vocab=40 seq=8 micro_batch=1 gpus=2 delay_wgrad=1", &job));
+    assert_non_null(strstr(faults.text[0], "delay_wgrad: is of stages"));
 }
 
 /* Refused by name, and why. */
@@ -161,6 +205,7 @@ static void test_what_no_stage_runs_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_stages_are_proved),
+                                       cmocka_unit_test(test_weights_wait_for_what_is_sent),
                                        cmocka_unit_test(test_what_no_stage_runs_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -258,6 +258,22 @@ static void test_unequal_stages_by_hand(void **state)
     timed_release(&t);
 }
 
+/* The same where rank 1 sends before its W, of 2: B0 arrives at 8 instead of 10, 8-10; B1 at 15, 15-17. */
+static void test_weights_behind_what_is_sent(void **state)
+{
+    (void)state;
+    struct timed t;
+    timed_make(&t, (struct dtp_schedule_shape){DTP_SCHEDULE_1F1B, 2, 2, 0, 0}, DTP_SEND_BUFFERED);
+    t.stages[0] = (struct dtp_stage_cost){.forward_s = 1, .backward_s = 1, .weight_s = 1, .send_s = 1};
+    t.stages[1] = (struct dtp_stage_cost){.forward_s = 3, .backward_s = 2, .weight_s = 2, .delayed_s = 2};
+    struct dtp_schedule_costs costs = {t.stages, 1};
+    dtp_schedule_timer_run(t.timer, &costs, &t.timing);
+    expect("the makespan", &t, t.timing.makespan_s, 17);
+    expect("B0 of rank 0", &t, t.timing.begin_s[2], 8);
+    expect("the end of rank 1", &t, t.timing.ranks[1].end_s, 16);
+    timed_release(&t);
+}
+
 /* The same where transfers wait for the receiver: F1 goes over from 9 to 10; B0 as before; so rank 1 ends at 17, and
  * B1 arrives at 18. Where the sender waits too, rank 0 sends F0 until 2, computes F1 2-3, and is with rank 1 from 9 on:
  * nothing else moves. */
@@ -305,8 +321,8 @@ static void test_any_costs(void **state)
             timed_make(&t, shape, (enum dtp_send)send);
             random = start;
             for (uint32_t s = 0; s < t.schedule.stages; s++)
-                t.stages[s] = (struct dtp_stage_cost){draw(&random),       draw(&random), draw(&random),
-                                                      0.2 * draw(&random), draw(&random), draw(&random)};
+                t.stages[s] = (struct dtp_stage_cost){
+                    draw(&random), draw(&random), draw(&random), 0.2 * draw(&random), draw(&random), draw(&random), 0};
             struct dtp_schedule_costs costs = {t.stages, 0.7 + 0.3 * draw(&random)};
             dtp_schedule_timer_run(t.timer, &costs, &t.timing);
             makespan_s[send] = t.timing.makespan_s;
@@ -319,6 +335,9 @@ static void test_any_costs(void **state)
                 t.stages[s].send_s *= 2;
             }
             expect("twice the makespan", &t, dtp_schedule_timer_makespan(t.timer, &costs), 2 * makespan_s[send]);
+            for (uint32_t s = 0; s < t.schedule.stages; s++)
+                t.stages[s].delayed_s = t.stages[s].weight_s;
+            assert_true(dtp_schedule_timer_makespan(t.timer, &costs) <= 2 * makespan_s[send] + CLOSE);
             timed_release(&t);
         }
         assert_true(makespan_s[DTP_SEND_BUFFERED] <= makespan_s[DTP_SEND_RENDEZVOUS] + CLOSE);
@@ -336,6 +355,7 @@ int main(void)
         cmocka_unit_test(test_formulas_and_timer_agree),
         cmocka_unit_test(test_few_micro_batches),
         cmocka_unit_test(test_unequal_stages_by_hand),
+        cmocka_unit_test(test_weights_behind_what_is_sent),
         cmocka_unit_test(test_rendezvous_by_hand),
         cmocka_unit_test(test_any_costs),
     };

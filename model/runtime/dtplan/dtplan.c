@@ -138,6 +138,8 @@ static void check_stages(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     struct dtp_executor_rules rules;
+    if (p->executor.delay_wgrad && p->pp < 2)
+        dtp_plan_refuse(r, "delay_wgrad", "is of stages, which send gradients; use pp above 1, or leave it out");
     if (p->pp < 2)
         return;
     dtp_executor_rules(r->transformer, r->cluster, p, &rules);

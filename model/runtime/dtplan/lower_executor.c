@@ -350,12 +350,15 @@ static void forward(struct dtp_executor *x, dtp_op_id *uploaded)
     dtp_executor_drain(x, 0);
 }
 
-/* The same, back; head and loss go with it, of which nothing is kept so. */
-static void backward(struct dtp_executor *x)
+/* The same, back; head and loss go with it, of which nothing is kept so. `delayed`: layers whose weight gradients are
+ * left, although the pass is not one of inputs alone. */
+static void backward(struct dtp_executor *x, uint64_t delayed)
 {
     struct dtp_lowering *l = x->l;
     const struct dtp_lower_chunk *chunk = l->chunk;
+    const bool splits = l->pass->kind == DTP_PASS_BACKWARD;
     struct dtp_handed gradient = dtp_lower_taken(l);
+    x->inputs_alone = splits;
     if (chunk->head) {
         mark(x, "loss", DTP_NO_OP);
         x->stream_input = x->flight->output;
@@ -368,6 +371,7 @@ static void backward(struct dtp_executor *x)
     mark(x, "backward", gradient.received);
     for (uint64_t left = chunk->layers; left > 0; left--) {
         uint64_t layer = chunk->first + left - 1;
+        x->inputs_alone = splits || left <= delayed;
         dtp_executor_stand_at(x, layer);
         dtp_executor_before_block(x, layer);
         dtp_executor_block_backward(x, layer);
@@ -378,6 +382,7 @@ static void backward(struct dtp_executor *x)
         dtp_executor_embedding_backward(x);
     else if (!chunk->embedding)
         dtp_lower_give(l, x->gradient);
+    x->inputs_alone = false;
     if (l->role.pipeline)
         dtp_executor_close_table(x);
     x->batch_read[l->micro_step % 2] = l->last_op[DTP_STREAM_COMPUTE];
@@ -395,16 +400,23 @@ static void stand_in_flight(struct dtp_executor *x)
     x->tensors = x->flight->tensors;
 }
 
-static void run_pass(struct dtp_executor *x, dtp_op_id *uploaded)
+/* Pass `i`, and what goes to another rank behind it, or before the weight gradients that it leaves till then. */
+static void run_pass(struct dtp_executor *x, uint32_t i, dtp_op_id *uploaded)
 {
-    switch ((enum dtp_pass_kind)x->l->pass->kind) {
-    case DTP_PASS_FORWARD: forward(x, uploaded); break;
-    case DTP_PASS_WEIGHT:
+    const enum dtp_pass_kind kind = (enum dtp_pass_kind)x->l->pass->kind;
+    const uint64_t delayed = dtp_executor_delayed_layers(x);
+    if (kind == DTP_PASS_FORWARD)
+        forward(x, uploaded);
+    else if (kind == DTP_PASS_WEIGHT)
         mark(x, "backward", DTP_NO_OP);
+    else
+        backward(x, delayed);
+    if (delayed)
+        dtp_lower_after_pass(x->l, i);
+    if (delayed || kind == DTP_PASS_WEIGHT)
         dtp_executor_weights_backward(x);
-        break;
-    default: backward(x); break;
-    }
+    if (!delayed)
+        dtp_lower_after_pass(x->l, i);
 }
 
 static void passes(struct dtp_executor *x)
@@ -419,8 +431,7 @@ static void passes(struct dtp_executor *x)
         dtp_lower_before_pass(l, i);
         dtp_lower_stand_at_pass(l, i);
         stand_in_flight(x);
-        run_pass(x, &uploaded);
-        dtp_lower_after_pass(l, i);
+        run_pass(x, i, &uploaded);
         if (!expected && dtp_lower_ends_flight(l->pass)) { /* whatever comes has been there once */
             if (i + 1 < l->role.pass_count)
                 dtp_program_expect_again(l->program, (l->role.pass_count - 1) / (i + 1));
@@ -482,7 +493,9 @@ static bool take_flights(struct dtp_executor *x)
 {
     const struct dtp_lower_role *role = &x->l->role;
     uint32_t count = dtp_lower_most_under_way(role);
-    bool taken = true, splits = x->plan->pp > 1 && dtp_schedule_row(x->plan->schedule)->backward != DTP_BACKWARD_WHOLE;
+    bool taken = true,
+         splits = x->plan->pp > 1 && (x->plan->executor.delay_wgrad ||
+                                      dtp_schedule_row(x->plan->schedule)->backward != DTP_BACKWARD_WHOLE);
     x->flights = calloc(count + 1, sizeof *x->flights);
     x->unused = calloc(count + 1, sizeof *x->unused);
     x->flight_of = calloc((size_t)role->chunk_count * x->plan->accumulate + 1, sizeof *x->flight_of);

@@ -8,6 +8,16 @@
  * kernel that makes the input's, and so are those of head and embedding: logits are never there whole. */
 #include "runtime/dtplan/lower_executor_tensor.h"
 
+uint64_t dtp_executor_delayed_layers(const struct dtp_executor *x)
+{
+    const struct dtp_lowering *l = x->l;
+    struct dtp_stage_place to;
+    const uint64_t asked = x->plan->executor.delay_wgrad;
+    const bool waited_for = asked && l->role.pipeline && l->pass->kind == DTP_PASS_WHOLE_BACKWARD && !l->pass->paired &&
+                            dtp_lower_given_to(l, l->pass, &to) && to.rank != l->role.rank;
+    return !waited_for ? 0 : asked < l->chunk->layers ? asked : l->chunk->layers;
+}
+
 void dtp_executor_defer(struct dtp_executor *x, uint64_t layer, int op, dtp_buffer_id gradient, dtp_buffer_id input)
 {
     struct dtp_executor_flight *f = x->flight;

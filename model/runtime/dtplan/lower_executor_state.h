@@ -113,6 +113,7 @@ struct dtp_executor {
         bool gradient_goes, input_goes; /* nobody else reads them behind it */
     } left[2];
     int left_count;
+    bool inputs_alone;        /* backward at hand leaves weight gradients for later */
     dtp_op_id gradient_read;  /* weight gradient that reads the residual's gradient last */
     dtp_buffer_id staging[2]; /* offloaded shards on their way into a gather */
     dtp_op_id staging_read[2];
@@ -441,11 +442,13 @@ void dtp_executor_latent_heads_backward(struct dtp_executor *x, const struct dtp
 void dtp_executor_latent_norm_backward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
                                        dtp_buffer_id latent);
 
-/* lower_executor_split.c: backward in two passes. In a backward of inputs alone: */
+/* lower_executor_split.c: backward in two passes, or in two parts of one. In a backward of inputs alone: */
 static inline bool dtp_executor_splits(const struct dtp_executor *x)
 {
-    return x->l->pass->kind == DTP_PASS_BACKWARD;
+    return x->inputs_alone;
 }
+/* So many layers of the chunk, the first ones, have in a whole backward theirs behind what it gives to another rank. */
+uint64_t dtp_executor_delayed_layers(const struct dtp_executor *x);
 /* The weight gradient of the operator is left for later. */
 void dtp_executor_defer(struct dtp_executor *x, uint64_t layer, int op, dtp_buffer_id gradient, dtp_buffer_id input);
 /* Whether one that was left reads the buffer, which then may not change. */
