@@ -90,6 +90,25 @@ static void take_reason(struct dtp_validation *row, enum dtp_status status, cons
     snprintf(row->reason, sizeof row->reason, "%s", said);
 }
 
+/* The step once more, with as many rows in the fullest rank's experts as the run had: predictions take a router that
+ * gives all experts as many, which one does that has learnt to, or is forced. */
+static enum dtp_status predict_imbalanced(const struct dtp_simulated *even, struct dtp_validation *row,
+                                          struct dtp_faults *faults)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    struct dtp_simulated again;
+    row->imbalanced_step_s = (double)NAN;
+    if (!isfinite(row->expert_imbalance) || !isfinite(row->step_s[DTP_VALIDATION_PREDICTED]))
+        return DTP_OK;
+    options.expert_load = row->expert_imbalance;
+    enum dtp_status status = dtp_simulated_create(&even->job, &options, &again, faults);
+    if (status != DTP_OK)
+        return status;
+    row->imbalanced_step_s = again.prediction.time.step_s;
+    dtp_simulated_release(&again);
+    return DTP_OK;
+}
+
 /* Predicts, runs, compares. What goes wrong is said in the row. */
 static void make_run(struct dtp_validate *v, uint64_t run, const struct dtp_context *context,
                      struct dtp_scenario *scenario, struct dtp_validation *row)
@@ -106,6 +125,8 @@ static void make_run(struct dtp_validate *v, uint64_t run, const struct dtp_cont
         dtp_validation_plan(&ran.simulated, row);
     if (ran.measured.last_step > ran.measured.first_step)
         dtp_validation_measure(&ran.report, row);
+    if (status == DTP_OK && ran.predicted)
+        status = predict_imbalanced(&ran.simulated, row, context->faults);
     if (status == DTP_OK && !ran.measured.interrupted && !dtp_run_shares(&ran.measured) &&
         !isfinite(row->step_s[DTP_VALIDATION_MEASURED]))
         status = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
@@ -162,6 +183,7 @@ static enum dtp_status one_run(struct dtp_validate *v, uint64_t run)
     struct dtp_scenario *scenario = NULL;
     struct dtp_faults own = {0};
     memset(row, 0, sizeof *row);
+    row->expert_imbalance = row->imbalanced_step_s = (double)NAN;
     enum dtp_status status =
         dtp_validate_list_scenario(&v->list, run, &scenario, &group, row->run, sizeof row->run, v->context->faults);
     struct dtp_arguments arguments = *v->context->arguments;
@@ -225,6 +247,8 @@ static enum dtp_status predict_again(struct dtp_validate *v, uint64_t run)
         dtp_validation_plan(&ran.simulated, row);
         if (ran.measured.tokens_per_step > 0)
             dtp_validation_measure(&ran.report, row);
+        if (status == DTP_OK)
+            status = predict_imbalanced(&ran.simulated, row, v->context->faults);
     }
     dtp_ran_job_release(&ran);
     return status;

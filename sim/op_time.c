@@ -329,6 +329,19 @@ void dtp_op_seconds_all(const struct dtp_op_rates *rates, double *out, uint32_t 
     }
 }
 
+bool dtp_op_has_expert_rows(const struct dtp_op *op)
+{
+    if (!op->demand || !op->demand->groups)
+        return false;
+    switch (op->kind) {
+    case DTP_OP_GROUPED_MATMUL:
+    case DTP_OP_ALL_TO_ALL: return true;
+    case DTP_OP_ACTIVATION:
+    case DTP_OP_ACTIVATION_BACKWARD: return op->demand->k < 2; /* of rows that came; else of those that go */
+    default: return false;
+    }
+}
+
 double dtp_op_in_step_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double alone_s, double factor,
                         double speedup)
 {

@@ -69,6 +69,8 @@ static bool price(struct simulation *s)
         s->graph.ops[i].tensor = dtp_op_at_power_limit(s->rates.program, &s->rates.cluster->gpu, &s->ops[i]);
     for (size_t i = 0; i < s->count && s->options->op_s; i++)
         s->alone_s[i] = isfinite(s->options->op_s[i]) ? s->options->op_s[i] : s->alone_s[i];
+    for (size_t i = 0; i < s->count && s->options->expert_load > 1; i++)
+        s->alone_s[i] *= dtp_op_has_expert_rows(&s->ops[i]) ? s->options->expert_load : 1;
     for (size_t i = 0; i < s->count && s->options->infinite_bandwidth; i++)
         s->alone_s[i] = moves_bytes(dtp_op_kind_class(s->ops[i].kind)) ? 0 : s->alone_s[i];
     bool jitters = s->options->seed && s->options->jitter_deviation > 0;

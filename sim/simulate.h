@@ -59,7 +59,9 @@ struct dtp_simulation_options {
     double compute_factor;   /* on the time of kernels; 0: of the slowest of the cluster's ranks, as expected */
     uint64_t seed;           /* of jitter; 0: none */
     double jitter_deviation; /* relative, per operation of a rank */
-    uint32_t op_limit;       /* of the program that dtp_simulated_create lowers; 0: DTP_LOWER_MOST_OPS */
+    double expert_load; /* rows of tokens that the rank's experts get, over the mean of ranks; up to 1: the mean. In
+                           the step alone: sums of what operations take stay the mean's */
+    uint32_t op_limit;  /* of the program that dtp_simulated_create lowers; 0: DTP_LOWER_MOST_OPS */
 };
 /* By how much a clock may be off that was assumed before the step's time was known; beyond, the step runs again. */
 #define DTP_SPEEDUP_TOLERANCE 0.003

@@ -68,6 +68,11 @@ struct dtp_run_outcome {
     } elastic;
 };
 
+/* Largest sum of `each` neighbours of so many experts' rows, over the mean of such sums; 0: there are no rows. */
+double dtp_run_fullest(const uint64_t *rows, uint32_t experts, uint32_t each);
+/* Rows that the fullest of `ranks` got over the mean of ranks, the mean of the layers with experts; NAN: not heard. */
+double dtp_run_expert_imbalance(const struct dtp_run_outcome *measured, uint32_t ranks);
+
 /* Whether what a collective sends is known on average alone: rows of tokens to experts that ranks divide. */
 static inline bool dtp_run_expects(uint64_t ep, enum dtp_collective collective)
 {

@@ -39,6 +39,8 @@ struct dtp_validation {
     double tokens_per_s_per_gpu[DTP_VALIDATION_SIDE_COUNT];
     double undisturbed_step_s; /* measured, as on cores that nothing else disturbs: pace.h; NAN: it did not say */
     double alone_step_s, in_place_step_s; /* the step simulated with measured times: compare.h */
+    double expert_imbalance;  /* measured: dtp_run_expert_imbalance; NAN: no ranks divided experts, or none said it */
+    double imbalanced_step_s; /* predicted where the fullest rank's experts have so many rows; NAN: not known */
     double first_loss, last_loss;
     uint64_t arena_bytes[DTP_VALIDATION_SIDE_COUNT], device_bytes[DTP_VALIDATION_SIDE_COUNT];
     uint64_t gpu_memory_bytes, host_arena_bytes;
@@ -72,6 +74,8 @@ bool dtp_validation_of_reference(const struct dtp_validation *v);
 /* predicted / measured - 1 of the step, of a host as undisturbed cores make it, which is how they were probed; NAN
  * where they are not compared. */
 double dtp_validation_step_error(const struct dtp_validation *v);
+/* The same of the step predicted with the rows that the run's experts got; NAN where it is not known. */
+double dtp_validation_imbalanced_error(const struct dtp_validation *v);
 /* Fills `outside`; true where the run was made and nothing is. */
 bool dtp_validation_judge(struct dtp_validation *v, const struct dtp_validation_bounds *bounds);
 

@@ -62,7 +62,9 @@
 /* Of ranks that share GPUs. */
 #define LAST_SINGLE_TABLE(X)                                                                                           \
     X(WHOLE, ranks_a_gpu, "ranks_a_gpu_count")                                                                         \
-    X(WHOLE, ep, "ep_count")
+    X(WHOLE, ep, "ep_count")                                                                                           \
+    X(REAL, expert_imbalance, "expert_imbalance")                                                                      \
+    X(REAL, imbalanced_step_s, "predicted_imbalanced_step_s")
 #define PAIR_TABLE(X)                                                                                                  \
     X(REAL, step_s, "step_s")                                                                                          \
     X(REAL, tokens_per_s, "tokens_per_s")                                                                              \

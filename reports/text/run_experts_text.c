@@ -5,12 +5,12 @@
 #include "page/grid.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #define LISTED 16 /* more stand in the JSON alone */
 
-/* Largest sum of `each` neighbours, over the mean of such sums. */
-static double fullest(const uint64_t *rows, uint32_t experts, uint32_t each)
+double dtp_run_fullest(const uint64_t *rows, uint32_t experts, uint32_t each)
 {
     uint64_t all = 0, most = 0;
     for (uint32_t first = 0; first < experts; first += each) {
@@ -21,6 +21,17 @@ static double fullest(const uint64_t *rows, uint32_t experts, uint32_t each)
         most = sum > most ? sum : most;
     }
     return all ? (double)most * experts / each / (double)all : 0;
+}
+
+double dtp_run_expert_imbalance(const struct dtp_run_outcome *m, uint32_t ranks)
+{
+    double sum = 0;
+    uint32_t layers = 0;
+    for (uint32_t layer = 0; m->expert_rows && ranks && m->experts >= ranks && layer < m->expert_layers; layer++) {
+        double fullest = dtp_run_fullest(m->expert_rows + (size_t)layer * m->experts, m->experts, m->experts / ranks);
+        sum += fullest, layers += fullest > 0;
+    }
+    return layers ? sum / layers : (double)NAN;
 }
 
 void dtp_run_experts_text(const struct dtp_run_outcome *m, uint32_t ranks, const struct dtp_page *page)
@@ -41,14 +52,14 @@ void dtp_run_experts_text(const struct dtp_run_outcome *m, uint32_t ranks, const
         const uint64_t *rows = m->expert_rows + (size_t)layer * m->experts;
         char list[24 * LISTED] = "";
         size_t length = 0;
-        if (fullest(rows, m->experts, 1) <= 0) /* a layer without experts */
+        if (dtp_run_fullest(rows, m->experts, 1) <= 0) /* a layer without experts */
             continue;
         for (uint32_t e = 0; e < m->experts && listed; e++)
             length += (size_t)snprintf(list + length, sizeof list - length, "%s%" PRIu64, e ? " " : "", rows[e]);
         dtp_grid_row(&grid, DTP_INK_PLAIN);
         dtp_grid_cell(&grid, "%u", layer);
-        dtp_grid_cell(&grid, "%.2f", fullest(rows, m->experts, m->experts / ranks));
-        dtp_grid_cell(&grid, "%.2f", fullest(rows, m->experts, 1));
+        dtp_grid_cell(&grid, "%.2f", dtp_run_fullest(rows, m->experts, m->experts / ranks));
+        dtp_grid_cell(&grid, "%.2f", dtp_run_fullest(rows, m->experts, 1));
         dtp_grid_cell(&grid, "%s", list);
     }
     dtp_grid_end(&grid, page, 2);

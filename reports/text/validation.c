@@ -79,6 +79,7 @@ void dtp_validation_plan(const struct dtp_simulated *s, struct dtp_validation *v
     v->step_s[DTP_VALIDATION_MEASURED] = v->tokens_per_s[DTP_VALIDATION_MEASURED] =
         v->tokens_per_s_per_gpu[DTP_VALIDATION_MEASURED] = (double)NAN;
     v->alone_step_s = v->in_place_step_s = v->first_loss = v->last_loss = v->undisturbed_step_s = (double)NAN;
+    v->imbalanced_step_s = (double)NAN;
     for (int class = 0; class <= DTP_CLASS_STORAGE; class ++)
         for (int i = 0; i < 3; i++)
             v->class_s[class][i] = (double)NAN;
@@ -92,6 +93,8 @@ static void put_times(const struct dtp_run_report *r, struct dtp_validation *v)
         v->tokens_per_s[DTP_VALIDATION_MEASURED] = (double)m->tokens_per_step / m->step_s;
         v->tokens_per_s_per_gpu[DTP_VALIDATION_MEASURED] = v->tokens_per_s[DTP_VALIDATION_MEASURED] / (double)v->gpus;
     }
+    if (m->expert_rows)
+        v->expert_imbalance = dtp_run_expert_imbalance(m, (uint32_t)v->ep);
     v->undisturbed_step_s = m->undisturbed_s > 0 ? m->undisturbed_s : (double)NAN;
     v->compared = dtp_run_report_comparable(r) && m->step_s > 0;
     if (r->split_known) {
@@ -202,10 +205,20 @@ void dtp_validation_outcome(const struct dtp_validation *v, struct dtp_run_outco
 
 /* ---- judging ----------------------------------------------------------------------------------------------------- */
 
-double dtp_validation_step_error(const struct dtp_validation *v)
+static double error_of_step(const struct dtp_validation *v, double predicted_s)
 {
     double measured_s = isfinite(v->undisturbed_step_s) ? v->undisturbed_step_s : v->step_s[DTP_VALIDATION_MEASURED];
-    return v->compared ? v->step_s[DTP_VALIDATION_PREDICTED] / measured_s - 1 : (double)NAN;
+    return v->compared ? predicted_s / measured_s - 1 : (double)NAN;
+}
+
+double dtp_validation_step_error(const struct dtp_validation *v)
+{
+    return error_of_step(v, v->step_s[DTP_VALIDATION_PREDICTED]);
+}
+
+double dtp_validation_imbalanced_error(const struct dtp_validation *v)
+{
+    return error_of_step(v, v->imbalanced_step_s);
 }
 
 static void say_outside(struct dtp_validation *v, const char *what, const char *how)

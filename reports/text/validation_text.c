@@ -120,6 +120,43 @@ static void print_runs(const struct dtp_validation *rows, size_t count, const st
     dtp_grid_end(&grid, page, 2);
 }
 
+/* ---- experts ------------------------------------------------------------------------------------------------------
+ */
+
+/* Runs whose ranks divided experts: how unevenly the router filled these, and the step predicted with that. */
+static void print_experts(const struct dtp_validation *rows, size_t count, const struct dtp_page *page)
+{
+    static const char *const heads[2][6] = {{"", "rows", "step, ms", "", "", "error, %"},
+                                            {"run", "fullest", "predicted", "so filled", "measured", "so filled"}};
+    struct dtp_grid grid;
+    char label[LABEL_BYTES];
+    bool any = false;
+    dtp_grid_create(&grid, "lrrrrr");
+    for (int line = 0; line < 2; line++)
+        dtp_grid_texts(&grid, DTP_INK_DIM, heads[line], 6);
+    for (size_t i = 0; i < count; i++) {
+        const struct dtp_validation *v = &rows[i];
+        if (v->status != DTP_OK || !isfinite(v->expert_imbalance))
+            continue;
+        any = true;
+        write_label(rows, count, v, label, sizeof label);
+        dtp_grid_row(&grid, DTP_INK_PLAIN);
+        dtp_grid_cell(&grid, "%s", label);
+        dtp_grid_cell(&grid, "%.2f", v->expert_imbalance);
+        put_milliseconds(&grid, v->step_s[DTP_VALIDATION_PREDICTED]);
+        put_milliseconds(&grid, v->imbalanced_step_s);
+        put_milliseconds(&grid, v->step_s[DTP_VALIDATION_MEASURED]);
+        put_percent(&grid, v->compared ? dtp_validation_imbalanced_error(v) : (double)NAN);
+    }
+    if (any) {
+        dtp_page_heading(page, "EXPERTS",
+                         "rows of the fullest rank over the mean, of all steps and layers; the step "
+                         "predicted with as many rows on each, and with so many on the fullest");
+        dtp_grid_print(&grid, page, 2);
+    }
+    dtp_grid_destroy(&grid);
+}
+
 /* ---- operations -------------------------------------------------------------------------------------------------- */
 
 static const char *const class_titles[] = {"",         "predicted",         "alone",
@@ -249,6 +286,7 @@ void dtp_validation_text(const struct dtp_validation *rows, size_t count, const 
             break;
         }
     print_runs(rows, count, page);
+    print_experts(rows, count, page);
     print_classes(rows, count, page);
     print_verdict(rows, count, bounds, page);
 }

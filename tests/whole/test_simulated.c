@@ -4,6 +4,7 @@
 
 #include "sim/critical_path.h"
 #include "sim/memory_curve.h"
+#include "sim/op_time.h"
 #include "page/output_file.h"
 #include "record/simulation_report.h"
 #include "base/table.h"
@@ -120,6 +121,42 @@ static void test_exchanged_gradients(void **state)
 
 static const enum dtp_strategy strategies[] = {DTP_DDP, DTP_ZERO1, DTP_FULL_SHARD, DTP_SHARD_GRAD_OP};
 #define STRATEGIES (sizeof strategies / sizeof *strategies)
+
+/* A rank whose experts get half as many rows again: their products, activations and exchanges take so much longer,
+ * where nothing shares the machine, and nothing else does. Of a layer, forward: two products, an activation, two
+ * exchanges; backward four, one and two. */
+static void test_rows_of_the_fullest_rank(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_simulated even, filled;
+    struct dtp_job job = small_job(DTP_DDP, 1);
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    job.transformer.experts = 8, job.transformer.experts_per_token = 2, job.transformer.expert_ffn = 512;
+    job.plan = job.asked;
+    job.plan.runtime = &dtp_runtime_dtplan, job.plan.ep = 4;
+    if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    options.contention = options.power_headroom = false;
+    assert_int_equal(dtp_simulated_create(&job, &options, &even, &faults), DTP_OK);
+    options.expert_load = 1.5;
+    assert_int_equal(dtp_simulated_create(&job, &options, &filled, &faults), DTP_OK);
+    uint32_t longer = 0;
+    for (size_t i = 0; i < even.timeline.op_count; i++) {
+        const struct dtp_op *op = &dtp_program_ops(even.program)[i];
+        double was = even.timeline.span[i].end_s - even.timeline.span[i].start_s;
+        double is = filled.timeline.span[i].end_s - filled.timeline.span[i].start_s;
+        bool rows = dtp_op_has_expert_rows(op);
+        longer += rows;
+        if (op->kind != DTP_OP_HOST_WAIT && fabs(is - (rows ? 1.5 : 1) * was) > 1e-9)
+            fail_msg("operation %zu, %s %s: %g s, was %g", i, dtp_op_kind_text(op->kind), op->name, is, was);
+    }
+    assert_int_equal(longer, job.transformer.layers * (2 + 1 + 2 + 4 + 1 + 2));
+    assert_true(filled.prediction.time.step_s > even.prediction.time.step_s);
+    assert_true(filled.prediction.time.step_s < 1.5 * even.prediction.time.step_s);
+    dtp_simulated_release(&even);
+    dtp_simulated_release(&filled);
+}
 
 static void test_prediction_adds_up(void **state)
 {
@@ -530,6 +567,7 @@ static void test_output_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_of_the_fullest_rank),
         cmocka_unit_test(test_prediction_adds_up),
         cmocka_unit_test(test_host_update_beside_backward),
         cmocka_unit_test(test_exchanged_gradients),
