@@ -206,6 +206,9 @@ static enum dtp_status read_settings(struct dtp_reading *r)
 {
     bool whole = dtp_fact(r, "hidden") != NULL;
     const char *loss = dtp_fact(r, "loss_fusion"), *sequence = dtp_fact(r, "model_sequence");
+    const char *kernel = dtp_fact(r, "loss_kernel");
+    if (kernel && strcmp(kernel, "native") == 0) /* keeps what the loss without fusion does; recipes state "te" */
+        loss = "eager";
     enum dtp_status worst = read_model(r);
     worst = dtp_worse(worst, check_exchange(r));
     worst = dtp_worse(worst, check_ends(r));
