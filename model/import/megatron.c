@@ -231,7 +231,11 @@ static enum dtp_status read_loss(struct dtp_reading *r)
 {
     const char *kernel = dtp_fact(r, "loss_kernel"), *own = dtp_fact(r, "own_fused_loss");
     bool fused = dtp_fact(r, "fused_loss") || (own && kernel && strcmp(kernel, "te") == 0);
-    return dtp_megatron_make(r, DTP_OK, "loss", fused ? "fused" : "eager", own ? "own_fused_loss" : "fused_loss");
+    return dtp_megatron_make(r, DTP_OK, "loss",
+                             fused ? "fused"
+                             : own ? "native"
+                                   : "eager",
+                             own ? "own_fused_loss" : "fused_loss");
 }
 
 enum dtp_status dtp_megatron_read(struct dtp_reading *r)
@@ -361,9 +365,10 @@ void dtp_megatron_write(struct dtp_writing *w)
     write_checkpointing(w);
     dtp_say(w, "backend", dtp_attention_text(plan->attention));
     dtp_megatron_say_if(w, "fused_loss", plan->loss == DTP_LOSS_FUSED);
-    dtp_megatron_say_if(w, "own_fused_loss", plan->loss == DTP_LOSS_FUSED);
-    if (plan->loss == DTP_LOSS_FUSED)
-        dtp_say(w, "loss_kernel", "te");
+    bool native = plan->loss == DTP_LOSS_NATIVE;
+    dtp_megatron_say_if(w, "own_fused_loss", plan->loss == DTP_LOSS_FUSED || native);
+    if (plan->loss == DTP_LOSS_FUSED || native)
+        dtp_say(w, "loss_kernel", native ? "native" : "te");
     dtp_say(w, "optimizer", dtp_optimizer_text(plan->optimizer));
 }
 

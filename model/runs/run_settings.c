@@ -481,12 +481,11 @@ static void write_kernels(struct writer *w)
         strstr(run->notes, "dropout=0.1")) /* of pretrain_gpt.py where no argument says else */
         set(w, "dropout", "%g", framework->dropout > 0 ? framework->dropout : 0.1);
     set(w, "loss", "%s",
-        strstr(run->notes, "lmhead-chunks") ? "chunked"
-        : strstr(run->notes, "foak")        ? "fused"
-        : strstr(run->notes, "no cross-entropy-loss-fusion") ||
-                strstr(run->notes, "cross-entropy-fusion-impl native") /* which keeps what the unfused one does */
-            ? "eager"
-            : framework->loss);
+        strstr(run->notes, "lmhead-chunks")                      ? "chunked"
+        : strstr(run->notes, "foak")                             ? "fused"
+        : strstr(run->notes, "no cross-entropy-loss-fusion")     ? "eager"
+        : strstr(run->notes, "cross-entropy-fusion-impl native") ? "native"
+                                                                 : framework->loss);
     set(w, "optimizer", "%s", !is_pytorch(runtime_of(w)) ? "adamw" : framework->optimizer);
     if (framework->fused_matmuls && !run->lora_rank) { /* adapters stand beside each projection */
         set_switch(w, "fused_qkv", true);

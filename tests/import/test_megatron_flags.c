@@ -66,16 +66,16 @@ static void experts_by_default(void **state)
     assert_int_equal(file.job.plan.megatron.bf16_last, 2);
 }
 
-/* Fused by Megatron-Core itself, which is the default, a loss keeps its probabilities in fp32 as without fusion. */
+/* Fused by Megatron-Core itself, which is the default, or by Transformer Engine. */
 static void losses(void **state)
 {
     (void)state;
     read_flags(DENSE "--bf16");
     assert_int_equal(file.job.plan.loss, DTP_LOSS_EAGER);
     read_flags(DENSE "--bf16 --cross-entropy-loss-fusion");
-    assert_int_equal(file.job.plan.loss, DTP_LOSS_EAGER);
+    assert_int_equal(file.job.plan.loss, DTP_LOSS_NATIVE);
     read_flags(DENSE "--bf16 --cross-entropy-loss-fusion --cross-entropy-fusion-impl native");
-    assert_int_equal(file.job.plan.loss, DTP_LOSS_EAGER);
+    assert_int_equal(file.job.plan.loss, DTP_LOSS_NATIVE);
     read_flags(DENSE "--bf16 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te");
     assert_int_equal(file.job.plan.loss, DTP_LOSS_FUSED);
 }

@@ -223,6 +223,13 @@
     X(strategy, PROJECTED, 1, "ddp")                                                                                   \
     X(optimizer, PROJECTED, 1, "galore|apollo|adam-mini")                                                              \
     X(projection_rank, PROJECTED, 1, "|16|64")                                                                         \
-    X(precision, PROJECTED, 1, "bf16-mixed|bf16-pure|fp32")
+    X(precision, PROJECTED, 1, "bf16-mixed|bf16-pure|fp32")                                                            \
+    X(strategy, NATIVE, 1, "ddp|zero1")                                                                                \
+    X(gpus, NATIVE, 1, "8|16")                                                                                         \
+    X(gpus_per_node, NATIVE, 1, "8")                                                                                   \
+    X(tp, NATIVE, 1, "|2|4")                                                                                           \
+    X(pp, NATIVE, 2, "2")                                                                                              \
+    X(accumulate, NATIVE, 1, "4")                                                                                      \
+    X(loss, NATIVE, 1, "native")
 
 #endif

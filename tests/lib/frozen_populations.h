@@ -24,6 +24,7 @@ enum frozen_of {
     FROZEN_OF_ROOMY,
     FROZEN_OF_LEARNT,
     FROZEN_OF_PROJECTED,
+    FROZEN_OF_NATIVE,
     FROZEN_OF_COUNT
 };
 
@@ -53,9 +54,10 @@ static const struct frozen_population frozen_populations[FROZEN_OF_COUNT] = {
     [FROZEN_OF_ROOMY] = {3050, &dtp_runtime_dtplan, true},       /* our executor with experts that ranks divide */
     [FROZEN_OF_LEARNT] = {3080, &dtp_runtime_torch, false},      /* optimizers of whole tensors */
     [FROZEN_OF_PROJECTED] = {3100, &dtp_runtime_torch, false},   /* projected gradients, moments of rows */
+    [FROZEN_OF_NATIVE] = {3130, &dtp_runtime_megatron, false},   /* Megatron-Core's own fused loss */
 };
 
-#define FROZEN_JOBS 3130u
+#define FROZEN_JOBS 3150u
 
 static inline enum frozen_of frozen_population(uint64_t number)
 {

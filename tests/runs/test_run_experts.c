@@ -137,7 +137,7 @@ static void test_noted_latents(void **state)
     assert_int_equal(t->value_head_dim, 96);
     assert_int_equal(t->mtp_layers, 1);
     assert_int_equal(job.plan.virtual_stages, 4);
-    assert_int_equal(job.plan.loss, DTP_LOSS_EAGER);
+    assert_int_equal(job.plan.loss, DTP_LOSS_NATIVE);
     run.notes = "architecture=llama; MLA kv_lora=512 nope=128 rope=64 v=96; pp_layout=Et*3|(tt|)*6tmL";
     run.virtual_stages = 4;
     if (dtp_run_job(&run, &catalog, &job, &faults)) /* queries without latents; layout without "m" */
