@@ -48,9 +48,13 @@ static void count_loss(const struct ends *s, struct dtp_activations *out)
         eager = 2 * s->c + cast + state > 3 * state ? 2 * s->c + cast + state : 3 * state;
     }
     switch (dtp_plan_loss(s->plan)) {
+    case DTP_LOSS_NATIVE: /* which dtp_plan_loss calls eager */
     case DTP_LOSS_EAGER:
         out->logits = (dtp_plan_softmax_in_place(s->plan) ? s->c + 4 : s->c) * vocab;
-        out->loss = (dtp_plan_softmax_in_place(s->plan) ? 8 : eager) * vocab;
+        out->loss = (s->plan->loss == DTP_LOSS_NATIVE     ? 8 + s->c
+                     : dtp_plan_softmax_in_place(s->plan) ? 8
+                                                          : eager) *
+                    vocab;
         out->logits_gradient = s->c * vocab;
         break;
     case DTP_LOSS_FUSED:

@@ -6,6 +6,10 @@ double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const
 {
     double w = dtp_plan_compute_bytes(plan), vocab = (double)transformer->vocab;
     double cap = transformer->final_softcap > 0 ? 13 * w : 0; /* divide, tanh, multiply 2 w each; backward 2, 3, 2 */
+    if (plan->loss == DTP_LOSS_NATIVE)
+        /* to fp32, with the maximum, w+4; exponentials and their sum 8; quotient 8; backward the targets' in a copy 8,
+         * times the loss's gradient, in the copy's stead and cast, 8+w */
+        return vocab * (2 * w + 4 + 16 + 16);
     if (dtp_plan_softmax_in_place(plan))
         /* logits.float(): w+4; maximum 4, difference 8, exponential 8, sum 4, quotient 8; times the loss's gradient 8;
          * cast back 4+w */

@@ -206,6 +206,9 @@ static enum dtp_status read_settings(struct dtp_reading *r)
 {
     bool whole = dtp_fact(r, "hidden") != NULL;
     const char *loss = dtp_fact(r, "loss_fusion"), *sequence = dtp_fact(r, "model_sequence");
+    const char *kernel = dtp_fact(r, "loss_kernel");
+    if (kernel && strcmp(kernel, "native") == 0 && !(loss && strcmp(loss, "eager") == 0))
+        loss = "native";
     enum dtp_status worst = read_model(r);
     worst = dtp_worse(worst, check_exchange(r));
     worst = dtp_worse(worst, check_ends(r));
@@ -301,7 +304,7 @@ static void write_settings(struct dtp_writing *w)
     write_overlaps(w);
     write_graphs(w);
     dtp_say(w, "reduce_wide", plan->precision.reduce == DTP_FP32 ? "true" : "false");
-    dtp_say(w, "loss_fusion", plan->loss == DTP_LOSS_FUSED ? "fused" : "eager");
+    dtp_say(w, "loss_fusion", plan->loss == DTP_LOSS_FUSED || plan->loss == DTP_LOSS_NATIVE ? "fused" : "eager");
     dtp_say_count(w, "model_sequence", plan->sequence);
 }
 

@@ -227,6 +227,17 @@ static enum dtp_status read_dropout(struct dtp_reading *r)
     return dtp_make_key(r, "dropout", attention ? attention : "0.1", attention ? "attention_dropout" : NULL);
 }
 
+static enum dtp_status read_loss(struct dtp_reading *r)
+{
+    const char *kernel = dtp_fact(r, "loss_kernel"), *own = dtp_fact(r, "own_fused_loss");
+    bool fused = dtp_fact(r, "fused_loss") || (own && kernel && strcmp(kernel, "te") == 0);
+    return dtp_megatron_make(r, DTP_OK, "loss",
+                             fused ? "fused"
+                             : own ? "native"
+                                   : "eager",
+                             own ? "own_fused_loss" : "fused_loss");
+}
+
 enum dtp_status dtp_megatron_read(struct dtp_reading *r)
 {
     const char *backend = dtp_fact(r, "backend"), *optimizer = dtp_fact(r, "optimizer");
@@ -238,7 +249,7 @@ enum dtp_status dtp_megatron_read(struct dtp_reading *r)
     worst = dtp_worse(worst, read_checkpointing(r));
     worst = dtp_worse(worst, read_dropout(r));
     worst = dtp_megatron_make(r, worst, "attention", backend ? backend : "flash", backend ? "backend" : "flash");
-    worst = dtp_megatron_make(r, worst, "loss", dtp_fact(r, "fused_loss") ? "fused" : "eager", "fused_loss");
+    worst = dtp_worse(worst, read_loss(r));
     worst = dtp_megatron_make(r, worst, "optimizer", optimizer ? optimizer : "adamw", "optimizer");
     worst = dtp_megatron_make(r, worst, "fused_qkv", "true", NULL); /* linear_qkv and linear_fc1 are one matmul each */
     return dtp_megatron_make(r, worst, "fused_gate_up", "true", NULL);
@@ -354,6 +365,10 @@ void dtp_megatron_write(struct dtp_writing *w)
     write_checkpointing(w);
     dtp_say(w, "backend", dtp_attention_text(plan->attention));
     dtp_megatron_say_if(w, "fused_loss", plan->loss == DTP_LOSS_FUSED);
+    bool native = plan->loss == DTP_LOSS_NATIVE;
+    dtp_megatron_say_if(w, "own_fused_loss", plan->loss == DTP_LOSS_FUSED || native);
+    if (plan->loss == DTP_LOSS_FUSED || native)
+        dtp_say(w, "loss_kernel", native ? "native" : "te");
     dtp_say(w, "optimizer", dtp_optimizer_text(plan->optimizer));
 }
 

@@ -111,6 +111,57 @@ static void loss_in_place(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_end(l, &draft);
 }
 
+/* Megatron-Core's own fusion (fusions/fused_cross_entropy.py), three functions forward and one backward that PyTorch
+ * compiles: logits to fp32 and their maximum c + 4, exponentials in their place and sums 8, quotients 8, while who
+ * called holds the logits. */
+static void native_loss(struct dtp_lowering *l, uint64_t tokens)
+{
+    uint64_t vocab = l->transformer->vocab;
+    double logits = (double)tokens * (double)vocab;
+    dtp_buffer_id rows = reduce_rows(l, tokens);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS, "logits in fp32");
+    l->flight->loss_state =
+        dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->logits, DTP_READ);
+    dtp_draft_memory(l, &draft, logits * (double)(l->compute + 4) - read_before(l, tokens), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_UPDATE);
+    dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->logits, DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * 16, 3);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_draft_end(l, &draft);
+    l->flight->logits = DTP_NO_BUFFER;
+}
+
+/* Backward takes one off at each target, by an index into a view of the probabilities. A compiler makes the result of
+ * such an index anew unless it is itself what becomes of the view's base (torch/_inductor/fx_passes/reinplace.py),
+ * which here is its product with the loss' gradient: a copy 4 + 4; then read 4, and written in fp32 4 and cast c. */
+static void native_gradient(struct dtp_lowering *l, uint64_t tokens)
+{
+    uint64_t vocab = l->transformer->vocab, c = l->compute;
+    double logits = (double)tokens * (double)vocab;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "targets");
+    dtp_buffer_id copy = dtp_draft_new(l, &draft, "probabilities less targets", DTP_OWNER_LOGITS,
+                                       tokens_bytes(tokens, 4 * vocab), DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_READ);
+    dtp_draft_memory(l, &draft, logits * 8, 2);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
+    l->flight->logits_gradient =
+        dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, tokens_bytes(tokens, c * vocab), DTP_WRITE);
+    dtp_draft_use(&draft, copy, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_UPDATE | DTP_FREE);
+    dtp_draft_memory(l, &draft, logits * (double)(8 + c), 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+    dtp_draft_end(l, &draft);
+}
+
 /* Who reads the logits last lets them go, unless the stage holds them. */
 static uint32_t last_of_logits(const struct dtp_lowering *l)
 {
@@ -128,6 +179,10 @@ static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
         cap_logits(l, tokens);
     if (shifts) {
         dtp_lower_shifted_loss(l, tokens, !l->root.trained[head_part(l)]);
+        return;
+    }
+    if (l->plan->loss == DTP_LOSS_NATIVE) {
+        native_loss(l, tokens);
         return;
     }
     if (dtp_plan_softmax_in_place(l->plan)) {
@@ -263,6 +318,10 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     bool casts = l->compute != 4;
     dtp_buffer_id rows = l->loss == DTP_LOSS_FUSED ? reduce_rows(l, tokens) : DTP_NO_BUFFER;
     struct dtp_draft draft;
+    if (l->plan->loss == DTP_LOSS_NATIVE) {
+        native_gradient(l, tokens);
+        return;
+    }
     if (dtp_plan_softmax_in_place(l->plan)) {
         gradient_in_place(l, tokens);
         return;

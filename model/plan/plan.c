@@ -102,7 +102,7 @@ static const struct word attention_words[] = {{"flash", DTP_ATTENTION_FLASH},
                                               {"flash2", DTP_ATTENTION_FLASH2},
                                               {"flash1", DTP_ATTENTION_FLASH1}};
 static const struct word loss_words[] = {
-    {"eager", DTP_LOSS_EAGER}, {"fused", DTP_LOSS_FUSED}, {"chunked", DTP_LOSS_CHUNKED}};
+    {"eager", DTP_LOSS_EAGER}, {"fused", DTP_LOSS_FUSED}, {"chunked", DTP_LOSS_CHUNKED}, {"native", DTP_LOSS_NATIVE}};
 static const struct word optimizer_words[] = {
 #define DTP_OPTIMIZER(suffix, word, library, shape, states, bits, block, scales, words, instead) {word, DTP_##suffix},
 #include "plan/optimizer.def"

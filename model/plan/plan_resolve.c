@@ -483,6 +483,8 @@ static void check_softcaps(struct dtp_resolver *r)
             dtp_plan_refuse(r, caps[i].key,
                             "%g is not modelled under runtime %s; use runtime dtplan or torch, or set it to 0",
                             caps[i].cap, runtime->name);
+    if (r->plan->loss == DTP_LOSS_NATIVE && !runtime->native_loss)
+        dtp_plan_refuse(r, "loss", "native is Megatron-Core's; use runtime megatron, or eager");
     if (t->attention_softcap > 0 && r->plan->attention == DTP_ATTENTION_MATH && !runtime->own_kernels)
         dtp_plan_refuse(r, "attention",
                         "math with an attention_softcap is not modelled; use flash, or set the cap to 0");
@@ -505,7 +507,7 @@ bool dtp_plan_choices_exist(struct dtp_resolver *r)
     bool exist = (unsigned)p->strategy < DTP_STRATEGY_COUNT && p->runtime && (unsigned)p->offload <= DTP_OFFLOAD_NVME &&
                  (unsigned)p->attention <= DTP_ATTENTION_FLASH1 &&
                  (unsigned)p->checkpointing <= DTP_CHECKPOINT_SELECTIVE_MATMUL &&
-                 (unsigned)p->loss <= DTP_LOSS_CHUNKED && (unsigned)p->optimizer < DTP_OPTIMIZER_COUNT &&
+                 (unsigned)p->loss <= DTP_LOSS_NATIVE && (unsigned)p->optimizer < DTP_OPTIMIZER_COUNT &&
                  (unsigned)p->adapters.base < DTP_BASE_COUNT && (unsigned)p->adapters.dtype < DTP_DTYPE_COUNT &&
                  (unsigned)p->cp_comm <= DTP_CP_A2A_P2P && (unsigned)p->schedule < DTP_SCHEDULE_COUNT &&
                  (unsigned)p->stages.cut <= DTP_STAGE_CUT_LAYOUT &&

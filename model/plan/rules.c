@@ -138,6 +138,8 @@ enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan)
 {
     if (plan->runtime->chunks_loss)
         return DTP_LOSS_CHUNKED;
+    if (plan->loss == DTP_LOSS_NATIVE)
+        return DTP_LOSS_EAGER;
     return plan->loss == DTP_LOSS_EAGER && plan->compile && plan->compile_loss ? DTP_LOSS_FUSED : plan->loss;
 }
 

@@ -129,6 +129,7 @@ struct dtp_runtime {
     bool unscaled_rope; /* its fused RoPE multiplies by no factor: what has one (YaRN's) turns operator by operator */
     bool softmax_in_place; /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
                               tensor (vocab_parallel_cross_entropy of Megatron's layers, nanotron's after it) */
+    bool native_loss;      /* has a fused loss of its own, which PyTorch compiles (DTP_LOSS_NATIVE) */
     bool scales_logits_gradient; /* a fused loss makes the gradient in forward, and multiplies it by the loss's in
                                     backward (Transformer Engine's element_mul_kernel, pytorch/cross_entropy.py) */
     bool repacks_heads; /* k and v are put side by side anew for the flash kernel: with fewer of them than of q the

@@ -2,6 +2,7 @@
  * tables that say more than the program can predict are refused here, by the name of what is missing. Each subject is a
  * function of its own; once it is modelled, its columns become settings there. */
 #include "plan/checkpointing.h"
+#include "net/models.h"
 #include "plan/graph_modules.h"
 #include "plan/runtime_sizes.h"
 #include "runs/run_writer.h"
@@ -9,6 +10,64 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+/* ---- what layers are of ---------------------------------------------------------------------------------------- */
+
+static void write_expert_dimensions(struct writer *w, const struct dtp_transformer *shape)
+{
+    set_count(w, "experts", shape->experts);
+    set_count(w, "experts_per_token", shape->experts_per_token);
+    set_count(w, "expert_ffn", shape->expert_ffn);
+    set_count(w, "shared_expert_ffn", shape->shared_expert_ffn);
+    set_switch(w, "shared_expert_gate", shape->shared_expert_gate);
+    set_count(w, "dense_layers", shape->dense_layers);
+    set_count(w, "expert_layer_step", shape->expert_layer_step);
+    set(w, "router", "%s", dtp_router_text(shape->router));
+    set_switch(w, "router_norm", shape->router_norm);
+    set(w, "router_scale", "%g", shape->router_scale);
+    set_switch(w, "router_on_input", shape->router_on_input);
+    set_switch(w, "router_bias", shape->router_bias);
+    set_switch(w, "expert_bias", shape->expert_bias);
+    set_count(w, "expert_groups", shape->expert_groups);
+    set_count(w, "groups_per_token", shape->groups_per_token);
+}
+
+static void write_latents(struct writer *w, const struct dtp_transformer *shape)
+{
+    set_count(w, "q_latent", shape->q_latent);
+    set_count(w, "kv_latent", shape->kv_latent);
+    set_count(w, "rope_head_dim", shape->rope_head_dim);
+    set_count(w, "value_head_dim", shape->value_head_dim);
+}
+
+/* Modules that predict further ahead, as notes like "MTP layers=1" count them. */
+static uint64_t layers_ahead(const struct dtp_run *run)
+{
+    static const char word[] = "MTP layers=";
+    const char *note = strstr(run->notes, word);
+    return note ? strtoull(note + strlen(word), NULL, 10) : 0;
+}
+
+void dtp_run_write_kinds(struct writer *w, const struct dtp_transformer *shape)
+{
+    if (shape->kv_latent)
+        write_latents(w, shape);
+    if (shape->experts)
+        write_expert_dimensions(w, shape);
+    if (layers_ahead(w->run))
+        set_count(w, "mtp_layers", layers_ahead(w->run));
+}
+
+/* "pp_layout=LAYOUT" of notes, where it has the modules ahead that they count, or none of both. */
+void dtp_run_write_layout(struct writer *w)
+{
+    static const char word[] = "pp_layout=";
+    const char *note = strstr(w->run->notes, word);
+    size_t length = note ? strcspn(note + strlen(word), "; ") : 0;
+    bool ahead = note && memchr(note + strlen(word), 'm', length);
+    if (note && ahead == (layers_ahead(w->run) > 0))
+        set(w, "stages", "%.*s", (int)length, note + strlen(word));
+}
 
 /* ---- experts --------------------------------------------------------------------------------------------------- */
 
@@ -112,6 +171,8 @@ static void write_graphs(struct writer *w)
 {
     char modules[DTP_GRAPHS_BYTES];
     uint32_t set = noted_graphs(w->run);
+    if (strstr(w->run->notes, "attention CUDA graphs")) /* captured, it is counted; replayed, what it keeps is not */
+        REFUSE(w, "what the allocator counts of attention without a fused kernel in CUDA graphs is not modelled");
     if (!set || strcmp(w->framework->runtime, "megatron") != 0)
         return;
     dtp_graphs_text(set, modules);

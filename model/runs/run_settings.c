@@ -51,25 +51,6 @@ static bool is_fsdp1(const struct writer *w)
 
 /* ---- model and cluster ----------------------------------------------------------------------------------------- */
 
-static void write_expert_dimensions(struct writer *w, const struct dtp_transformer *shape)
-{
-    set_count(w, "experts", shape->experts);
-    set_count(w, "experts_per_token", shape->experts_per_token);
-    set_count(w, "expert_ffn", shape->expert_ffn);
-    set_count(w, "shared_expert_ffn", shape->shared_expert_ffn);
-    set_switch(w, "shared_expert_gate", shape->shared_expert_gate);
-    set_count(w, "dense_layers", shape->dense_layers);
-    set_count(w, "expert_layer_step", shape->expert_layer_step);
-    set(w, "router", "%s", dtp_router_text(shape->router));
-    set_switch(w, "router_norm", shape->router_norm);
-    set(w, "router_scale", "%g", shape->router_scale);
-    set_switch(w, "router_on_input", shape->router_on_input);
-    set_switch(w, "router_bias", shape->router_bias);
-    set_switch(w, "expert_bias", shape->expert_bias);
-    set_count(w, "expert_groups", shape->expert_groups);
-    set_count(w, "groups_per_token", shape->groups_per_token);
-}
-
 /* `named`: a preset with what run tables have no columns for, which the scenario names too. */
 static void write_model(struct writer *w, const struct dtp_transformer *shape, bool named)
 {
@@ -103,8 +84,7 @@ static void write_model(struct writer *w, const struct dtp_transformer *shape, b
     set_switch(w, "qk_norm", shape->qk_norm);
     set_switch(w, "qk_norm_wide", shape->qk_norm_wide);
     set_count(w, "seq", w->run->sequence);
-    if (shape->experts)
-        write_expert_dimensions(w, shape);
+    dtp_run_write_kinds(w, shape);
 }
 
 /* Could the run have been on nodes of this machine? `exact`: of its full size. */
@@ -277,6 +257,7 @@ static void write_pipeline(struct writer *w)
         set_switch(w, "post_validation", true);
     if (w->framework->counts_ends || strstr(run->notes, "first and last stage have one layer less"))
         set(w, "stages", "counted");
+    dtp_run_write_layout(w);
     if (w->framework->counts_ends)
         chunks = chunks || !loops(run->schedule) ? chunks : 2;
     if (chunks > 1)
@@ -500,10 +481,11 @@ static void write_kernels(struct writer *w)
         strstr(run->notes, "dropout=0.1")) /* of pretrain_gpt.py where no argument says else */
         set(w, "dropout", "%g", framework->dropout > 0 ? framework->dropout : 0.1);
     set(w, "loss", "%s",
-        strstr(run->notes, "lmhead-chunks")                  ? "chunked"
-        : strstr(run->notes, "foak")                         ? "fused"
-        : strstr(run->notes, "no cross-entropy-loss-fusion") ? "eager"
-                                                             : framework->loss);
+        strstr(run->notes, "lmhead-chunks")                      ? "chunked"
+        : strstr(run->notes, "foak")                             ? "fused"
+        : strstr(run->notes, "no cross-entropy-loss-fusion")     ? "eager"
+        : strstr(run->notes, "cross-entropy-fusion-impl native") ? "native"
+                                                                 : framework->loss);
     set(w, "optimizer", "%s", !is_pytorch(runtime_of(w)) ? "adamw" : framework->optimizer);
     if (framework->fused_matmuls && !run->lora_rank) { /* adapters stand beside each projection */
         set_switch(w, "fused_qkv", true);

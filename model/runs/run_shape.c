@@ -11,7 +11,9 @@
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define COUNT_TOLERANCE 0.02
 
@@ -214,6 +216,34 @@ static size_t list_variants(const struct dtp_run *run, const struct family *fami
     return used;
 }
 
+/* Widths of latents as notes state them, of no column: "MLA q_lora=1536 kv_lora=512 nope=128 rope=64 v=128". Those of a
+ * head are its part without and with rope; false: one of them, or the clause, is missing. */
+static bool read_latents(const struct dtp_run *run, struct dtp_transformer *shape)
+{
+    const char *clause = strstr(run->notes, "MLA ");
+    uint64_t nope = 0;
+    const struct {
+        const char *word;
+        uint64_t *width;
+        bool needed;
+    } widths[] = {{" q_lora=", &shape->q_latent, false},
+                  {" kv_lora=", &shape->kv_latent, true},
+                  {" nope=", &nope, true},
+                  {" rope=", &shape->rope_head_dim, true},
+                  {" v=", &shape->value_head_dim, true}};
+    if (!clause || strcasecmp(run->attention, "mla") != 0)
+        return false;
+    const char *end = clause + strcspn(clause, ";");
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        const char *at = strstr(clause, widths[i].word);
+        *widths[i].width = at && at < end ? strtoull(at + strlen(widths[i].word), NULL, 10) : 0;
+        if (widths[i].needed && !*widths[i].width)
+            return false;
+    }
+    shape->head_dim = nope + shape->rope_head_dim;
+    return true;
+}
+
 static struct dtp_transformer build_variant(const struct dtp_run *run, struct variant variant)
 {
     struct dtp_transformer shape = dtp_transformer_default();
@@ -238,7 +268,8 @@ static struct dtp_transformer build_variant(const struct dtp_run *run, struct va
         set_biases(&shape, false);
     if (strstr(run->notes, "; qk_norm;")) /* of the script of h200_more_runs.csv */
         shape.qk_norm = true;
-    return shape;
+    struct dtp_transformer latent = shape;
+    return read_latents(run, &latent) ? latent : shape;
 }
 
 static enum dtp_status choose_by_count(const struct dtp_run *run, const struct variant *variants, size_t count,

@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #define GIB 1073741824.0
+#define LAST_RANK "allocated-last-rank"
 
 /* Settings first, by the order of their tables; then what no table lists. */
 static const struct dtp_run_column columns[] = {
@@ -28,7 +29,8 @@ static const struct dtp_run_column columns[] = {
     {"step_time_s", false, true, "time of an optimizer step"},
     {"peak_mem_gib", false, true, "memory per GPU, in GiB, of the kind in mem_kind"},
     {"mem_kind", false, true,
-     "allocated, reserved, nvidia-smi, device or after_init; empty: not stated, and scored apart"},
+     "allocated, reserved, nvidia-smi, device or after_init; " LAST_RANK
+     " where the last rank alone says what it allocated; empty: not stated, and scored apart"},
     {"peak_allocated_bytes", false, true, "memory per GPU: allocated, exact"},
     {"peak_reserved_bytes", false, true, "memory per GPU: reserved, exact"},
     {"device_used_bytes", false, true, "memory per GPU: of the device, exact"},
@@ -152,6 +154,25 @@ enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const st
 
 /* ---- what was measured ----------------------------------------------------------------------------------------- */
 
+/* Frameworks that log of one rank have the last one do it: Megatron-LM's has TensorBoard's writer
+ * (training/global_vars.py), and with pp that is the rank with the head. Where there is one stage it is any rank. */
+static enum dtp_status read_last_rank(const struct dtp_table *table, size_t row, const struct dtp_run_columns *where,
+                                      double bytes, struct dtp_run_measured *out, struct dtp_faults *faults)
+{
+    enum dtp_status status = DTP_OK;
+    uint64_t stages = 1;
+    read_count(table, row, where->count[DTP_RUN_COUNT_pp], "pp", 1, &stages, faults, &status);
+    if (stages > DTP_PREDICTED_STAGES)
+        return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                         "mem_kind '" LAST_RANK "' with pp %" PRIu64 ": memory is predicted of up to %d stages", stages,
+                         DTP_PREDICTED_STAGES);
+    if (stages > 1)
+        out->stage_bytes[stages - 1] = out->least_stage_bytes[stages - 1] = bytes;
+    else
+        out->memory_bytes[DTP_RUN_ALLOCATED] = bytes;
+    return status;
+}
+
 static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t row,
                                            const struct dtp_run_columns *where, struct dtp_run_measured *out,
                                            struct dtp_faults *faults)
@@ -164,6 +185,8 @@ static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t
     const char *word = dtp_table_text(table, row, where->mem_kind);
     const char *framework = dtp_table_text(table, row, where->text[DTP_RUN_TEXT_framework]);
     word = *word ? word : dtp_run_memory_word(dtp_run_unstated_memory(framework));
+    if (strcmp(word, LAST_RANK) == 0)
+        return read_last_rank(table, row, where, gib * GIB, out, faults);
     for (int kind = 0; kind < DTP_RUN_MEMORY_COUNT; kind++) {
         if (strcmp(word, memory_kinds[kind].word) == 0) {
             if (out->memory_bytes[kind] <= 0)
@@ -171,8 +194,9 @@ static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t
             return status;
         }
     }
-    return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                     "mem_kind '%.40s' is unknown; known: allocated, reserved, nvidia-smi, device, after_init", word);
+    return dtp_fault(
+        faults, DTP_BAD_INPUT, NULL, 0,
+        "mem_kind '%.40s' is unknown; known: allocated, reserved, nvidia-smi, device, after_init, " LAST_RANK, word);
 }
 
 /* "BYTES;BYTES;..." of the ranks, and beside it "PP/DP/CP/TP;..." where each of them stands. */
@@ -257,8 +281,8 @@ enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row,
             read_positive(table, row, where->memory[kind], memory_kinds[kind].column, &out->memory_bytes[kind], faults,
                           &status);
     }
-    enum dtp_status rounded = read_rounded_memory(table, row, where, out, faults);
     enum dtp_status stages = read_stages(table, row, where, out, faults);
+    enum dtp_status rounded = read_rounded_memory(table, row, where, out, faults);
     enum dtp_status stale = take_off_stale(table, row, where, out, faults);
     status = status > stages ? status : stages;
     status = status > stale ? status : stale;

@@ -66,6 +66,10 @@ static inline bool flag(struct writer *w, const char *column, const char *text, 
 /* The precision of a row with fp8 matmuls: as its recipe, its notes or its framework say. */
 const char *dtp_run_fp8_precision(const struct writer *w);
 bool dtp_run_write_parts(struct writer *w);
+/* Keys of latents, experts and modules that predict further ahead, of `shape` and of notes. */
+void dtp_run_write_kinds(struct writer *w, const struct dtp_transformer *shape);
+/* The layout of stages that notes have, where it has as many modules ahead as they. */
+void dtp_run_write_layout(struct writer *w);
 /* Refuses a row whose GPU, in column gpu or in notes, was held below its power, unless it says to as much as `gpu`, the
  * catalogue's (NULL: none), has. */
 void dtp_run_write_power(struct writer *w, const struct dtp_gpu *gpu);

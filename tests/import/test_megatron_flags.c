@@ -66,6 +66,20 @@ static void experts_by_default(void **state)
     assert_int_equal(file.job.plan.megatron.bf16_last, 2);
 }
 
+/* Fused by Megatron-Core itself, which is the default, or by Transformer Engine. */
+static void losses(void **state)
+{
+    (void)state;
+    read_flags(DENSE "--bf16");
+    assert_int_equal(file.job.plan.loss, DTP_LOSS_EAGER);
+    read_flags(DENSE "--bf16 --cross-entropy-loss-fusion");
+    assert_int_equal(file.job.plan.loss, DTP_LOSS_NATIVE);
+    read_flags(DENSE "--bf16 --cross-entropy-loss-fusion --cross-entropy-fusion-impl native");
+    assert_int_equal(file.job.plan.loss, DTP_LOSS_NATIVE);
+    read_flags(DENSE "--bf16 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te");
+    assert_int_equal(file.job.plan.loss, DTP_LOSS_FUSED);
+}
+
 static void latents_by_default(void **state)
 {
     (void)state;
@@ -219,10 +233,10 @@ static int drop_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(experts_by_default), cmocka_unit_test(latents_by_default),
-        cmocka_unit_test(patterns_of_layers), cmocka_unit_test(recipes_of_8_bits),
-        cmocka_unit_test(modules_run_again),  cmocka_unit_test(refusals_say_what_helps),
-        cmocka_unit_test(published_models),
+        cmocka_unit_test(experts_by_default),      cmocka_unit_test(losses),
+        cmocka_unit_test(latents_by_default),      cmocka_unit_test(patterns_of_layers),
+        cmocka_unit_test(recipes_of_8_bits),       cmocka_unit_test(modules_run_again),
+        cmocka_unit_test(refusals_say_what_helps), cmocka_unit_test(published_models),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_all);
 }

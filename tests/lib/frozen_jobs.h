@@ -65,7 +65,8 @@ enum frozen_who {
     FROZEN_LEARNT,
     FROZEN_NEWEST, /* all of these and of those below */
     FROZEN_PROJECTED,
-    FROZEN_DELAYED, /* draws depend on the place here: what is new stands last */
+    FROZEN_DELAYED,
+    FROZEN_NATIVE, /* draws depend on the place here: what is new stands last */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -110,6 +111,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_LEARNT: return (int)frozen_population(random_job_number) - FROZEN_OF_PIPED == (int)who - FROZEN_PIPED;
     case FROZEN_PROJECTED: return frozen_population(random_job_number) == FROZEN_OF_PROJECTED;
     case FROZEN_DELAYED: return frozen_population(random_job_number) == FROZEN_OF_DELAYED;
+    case FROZEN_NATIVE: return frozen_population(random_job_number) == FROZEN_OF_NATIVE;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }
     return false;
@@ -200,6 +202,8 @@ static inline struct dtp_draft frozen_draft(void)
         draft.plan.runtime = &dtp_runtime_torch;
     if (population->runtime)
         draft.plan.runtime = population->runtime;
+    if (draft.plan.loss == DTP_LOSS_NATIVE) /* of which a population has jobs; the others stay as they were */
+        draft.plan.loss = DTP_LOSS_CHUNKED;
     draft.plan.precision = dtp_plan_default().precision; /* frozen_draws has its recipes */
     random_key("shallow");
     if (random_below(16))

@@ -232,6 +232,13 @@
     X(schedule, DELAYED, 1, "1f1b|gpipe|interleaved|dualpipe|dualpipev|zb-h1")                                         \
     X(accumulate, DELAYED, 1, "8|16")                                                                                  \
     X(delay_wgrad, DELAYED, 1, "|1|2|65535")                                                                           \
-    X(tp, DELAYED, 4, "2")
+    X(tp, DELAYED, 4, "2")                                                                                             \
+    X(strategy, NATIVE, 1, "ddp|zero1")                                                                                \
+    X(gpus, NATIVE, 1, "8|16")                                                                                         \
+    X(gpus_per_node, NATIVE, 1, "8")                                                                                   \
+    X(tp, NATIVE, 1, "|2|4")                                                                                           \
+    X(pp, NATIVE, 2, "2")                                                                                              \
+    X(accumulate, NATIVE, 1, "4")                                                                                      \
+    X(loss, NATIVE, 1, "native")
 
 #endif

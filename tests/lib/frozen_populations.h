@@ -25,6 +25,7 @@ enum frozen_of {
     FROZEN_OF_LEARNT,
     FROZEN_OF_PROJECTED,
     FROZEN_OF_DELAYED,
+    FROZEN_OF_NATIVE,
     FROZEN_OF_COUNT
 };
 
@@ -55,9 +56,10 @@ static const struct frozen_population frozen_populations[FROZEN_OF_COUNT] = {
     [FROZEN_OF_LEARNT] = {3080, &dtp_runtime_torch, false},      /* optimizers of whole tensors */
     [FROZEN_OF_PROJECTED] = {3100, &dtp_runtime_torch, false},   /* projected gradients, moments of rows */
     [FROZEN_OF_DELAYED] = {3130, &dtp_runtime_dtplan, false},    /* stages of our executor */
+    [FROZEN_OF_NATIVE] = {3160, &dtp_runtime_megatron, false},   /* Megatron-Core's own fused loss */
 };
 
-#define FROZEN_JOBS 3160u
+#define FROZEN_JOBS 3180u
 
 static inline enum frozen_of frozen_population(uint64_t number)
 {

@@ -351,6 +351,8 @@ static inline struct dtp_plan random_plan(const struct dtp_cluster *cluster)
     plan.attention = (enum dtp_attention)random_below(4);
     random_key("loss");
     plan.loss = (enum dtp_loss)random_below(3);
+    if (plan.loss == DTP_LOSS_CHUNKED && plan.runtime == &dtp_runtime_megatron)
+        plan.loss = DTP_LOSS_NATIVE; /* chunks are refused there */
     random_key("optimizer");
     plan.optimizer = (enum dtp_optimizer)random_below(4);
     random_key("wrap_layers");

@@ -151,7 +151,7 @@ static void test_random_plans(void **state)
         *t = dtp_transformer_trained(t);
         job.plan = asked();
         job.plan.strategy = random_bool() ? DTP_DDP : DTP_ZERO1;
-        job.plan.loss = random_bool() ? DTP_LOSS_FUSED : DTP_LOSS_EAGER;
+        job.plan.loss = (enum dtp_loss[]){DTP_LOSS_FUSED, DTP_LOSS_EAGER, DTP_LOSS_NATIVE}[random_below(3)];
         job.plan.accumulate = 1 + (uint32_t)random_below(4);
         job.plan.ep = t->experts ? 1u << random_below(3) : 1;
         job.plan.megatron.overlap = !t->experts && random_bool();

@@ -113,6 +113,44 @@ static void test_refused(void **state)
     assert_refused(run, "3 does not divide 64 experts");
 }
 
+/* Megatron-LM's proxy of DeepSeek: notes have the widths of latents, the module ahead, its stages and its loss. */
+static void test_noted_latents(void **state)
+{
+    (void)state;
+    struct dtp_run run = olmoe();
+    struct dtp_faults faults = {0};
+    struct dtp_job job;
+    run.model_name = "proxy", run.framework = "Megatron-Core", run.gpu_key = "h100-sxm", run.strategy_key = "zero1";
+    run.attention = "mla", run.params = 0, run.layers = 16, run.hidden = 1024, run.heads = run.kv_heads = 32;
+    run.ffn = 4096, run.vocab = 51712, run.gpus = run.gpus_per_node = 8, run.tp = run.pp = 2, run.experts = 32;
+    run.top_k = 4, run.shared_experts = 1, run.first_dense_layers = 3, run.micro_batch = 4, run.accumulate = 4;
+    run.flash_attention = "0";
+    run.notes = "architecture=llama; MLA q_lora=1536 kv_lora=512 nope=128 rope=64 v=96; MTP layers=1; "
+                "pp_layout=Et*3|(tt|)*6tmL; cross-entropy-fusion-impl native";
+    if (dtp_run_job(&run, &catalog, &job, &faults))
+        fail_msg("%s", faults.text[0]);
+    const struct dtp_transformer *t = &job.transformer;
+    assert_int_equal(t->q_latent, 1536);
+    assert_int_equal(t->kv_latent, 512);
+    assert_int_equal(t->head_dim, 128 + 64);
+    assert_int_equal(t->rope_head_dim, 64);
+    assert_int_equal(t->value_head_dim, 96);
+    assert_int_equal(t->mtp_layers, 1);
+    assert_int_equal(job.plan.virtual_stages, 4);
+    assert_int_equal(job.plan.loss, DTP_LOSS_NATIVE);
+    run.notes = "architecture=llama; MLA kv_lora=512 nope=128 rope=64 v=96; pp_layout=Et*3|(tt|)*6tmL";
+    run.virtual_stages = 4;
+    if (dtp_run_job(&run, &catalog, &job, &faults)) /* queries without latents; layout without "m" */
+        fail_msg("%s", faults.text[0]);
+    assert_int_equal(job.transformer.q_latent, 0);
+    assert_int_equal(job.transformer.mtp_layers, 0);
+    assert_int_equal(job.plan.loss, DTP_LOSS_FUSED);
+    run.notes = "architecture=llama; MLA q_lora=1536 kv_lora=512 nope=128 rope=64; v=96";
+    assert_refused(run, "latent attention (attention mla) of a model that is no preset");
+    run.notes = "architecture=llama; MLA kv_lora=512 nope=128 rope=64 v=96; attention CUDA graphs";
+    assert_refused(run, "in CUDA graphs is not modelled");
+}
+
 /* A row that names a model whose latents no column states is that model; a rack of 72 is one node, as much of it as
  * divides the GPUs. */
 static void test_latent_preset(void **state)
@@ -229,10 +267,36 @@ static void test_limited_power(void **state)
     }
 }
 
+/* What the last rank alone logged is its stage's; where there is one stage, what is allocated. */
+static void test_last_rank(void **state)
+{
+    (void)state;
+    static const char text[] = "id,source,model_name,gpu_key,strategy_key,seq_len,gpus,micro_batch_per_gpu,pp,"
+                               "peak_mem_gib,mem_kind\n"
+                               "a,s,llama-2-7b,h100-sxm,zero1,4096,8,1,4,2,allocated-last-rank\n"
+                               "b,s,llama-2-7b,h100-sxm,zero1,4096,8,1,,2,allocated-last-rank\n"
+                               "c,s,llama-2-7b,h100-sxm,zero1,4096,32,1,32,2,allocated-last-rank\n";
+    struct dtp_faults faults = {0};
+    struct dtp_table *table;
+    struct dtp_run_columns columns;
+    struct dtp_run_measured measured;
+    assert_int_equal(dtp_table_parse("text", text, sizeof text - 1, &table, &faults), DTP_OK);
+    assert_int_equal(dtp_run_columns_find(table, &columns, &faults), DTP_OK);
+    assert_int_equal(dtp_run_read_measured(table, 0, &columns, &measured, &faults), DTP_OK);
+    assert_true(measured.stage_bytes[3] == 2 * 1073741824.0 && measured.least_stage_bytes[3] == 2 * 1073741824.0);
+    assert_true(measured.stage_bytes[0] == 0 && measured.memory_bytes[DTP_RUN_ALLOCATED] == 0);
+    assert_int_equal(dtp_run_read_measured(table, 1, &columns, &measured, &faults), DTP_OK);
+    assert_true(measured.stage_bytes[0] == 0 && measured.memory_bytes[DTP_RUN_ALLOCATED] == 2 * 1073741824.0);
+    assert_int_equal(dtp_run_read_measured(table, 2, &columns, &measured, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "with pp 32: memory is predicted of up to 16 stages"));
+    dtp_table_destroy(table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_limited_power), cmocka_unit_test(test_experts),
                                        cmocka_unit_test(test_compiled_loss), cmocka_unit_test(test_latent_preset),
+                                       cmocka_unit_test(test_noted_latents), cmocka_unit_test(test_last_rank),
                                        cmocka_unit_test(test_refused),       cmocka_unit_test(test_notes),
                                        cmocka_unit_test(test_packed)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);

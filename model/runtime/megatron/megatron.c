@@ -206,7 +206,7 @@ static void check(struct dtp_resolver *r)
     if (p->megatron.recompute && p->pp > 1 && dtp_plan_splits_backward(p))
         dtp_plan_refuse(r, "recompute_modules", "is not modelled where gradients of weights are passes of their own");
     if (p->loss == DTP_LOSS_CHUNKED)
-        dtp_plan_refuse(r, "loss", "chunked is not modelled under runtime megatron; use eager or fused");
+        dtp_plan_refuse(r, "loss", "chunked is not modelled under runtime megatron; use eager, native or fused");
     if (p->optimizer != DTP_ADAMW_FUSED && p->optimizer != DTP_ADAMW_FOREACH && p->optimizer != DTP_SGD)
         dtp_plan_refuse(r, "optimizer", "%s is not modelled under runtime megatron; use adamw",
                         dtp_optimizer_text(p->optimizer));
@@ -277,6 +277,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .copies_values = true,
     .unscaled_rope = true,
     .scales_logits_gradient = true,
+    .native_loss = true,
     .softmax_in_place = true, /* tensor_parallel/cross_entropy.py, unless cross_entropy_loss_fusion */
     .derive = derive,
     .check = check,
