@@ -190,6 +190,8 @@ void dtp_plan_check_experts(struct dtp_resolver *r)
     check_expert_parallel(r);
     if (t->experts)
         check_runtime(r);
+    else if (r->plan->megatron.etp > 1)
+        dtp_plan_refuse(r, "etp", "above 1 divides experts, of which this model has none; use 1");
     if (t->kv_latent)
         check_latent(r);
     if (t->mtp_layers)

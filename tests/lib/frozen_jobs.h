@@ -286,6 +286,7 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         bool meaningless;
         enum dtp_key key;
     } rows[] = {
+        {!job->value[DTP_KEY_experts][0], DTP_KEY_etp},
         {frozen_is(job, DTP_KEY_autoep, "true"), DTP_KEY_capacity_factor},
         {frozen_is(job, DTP_KEY_autoep, "true"), DTP_KEY_drop_tokens},
         {frozen_is(job, DTP_KEY_autoep, "true"), DTP_KEY_transformers_layers},

@@ -293,6 +293,7 @@ static inline void random_own_fields(struct dtp_plan *plan)
     read = *plan;
     dtp_plan_drop_unread(&read);
     plan->deepspeed = read.deepspeed, plan->megatron = read.megatron, plan->executor = read.executor;
+    plan->megatron.etp = 1; /* of experts, which these models have not */
 }
 
 /* Of frozen jobs none waits. It changes no other draw. */

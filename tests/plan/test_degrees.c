@@ -271,6 +271,15 @@ static void test_sends_that_are_awaited(void **state)
                          "code awaits them is not modelled; leave it out, or use 1f1b or interleaved");
 }
 
+/* Nobody divides experts of a model that has none. */
+static void test_experts_that_are_not(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = split(1, 1, 1);
+    plan.megatron.etp = 2;
+    expect_refused(plan, "etp: above 1 divides experts, of which this model has none; use 1");
+}
+
 /* ---- stages ------------------------------------------------------------------------------------------------------ */
 
 /* Layers of each stage, in order. */
@@ -445,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_schedules_are_refused_by_their_rules),
         cmocka_unit_test(test_who_validateswards),
         cmocka_unit_test(test_sends_that_are_awaited),
+        cmocka_unit_test(test_experts_that_are_not),
         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_layers_of_ranks),
         cmocka_unit_test(test_a_layout_says_how_many_chunks),
