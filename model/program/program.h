@@ -218,8 +218,8 @@ const dtp_op_id *dtp_program_dependencies(const struct dtp_program *program, con
 
 /* Sums over the program, for the checks against the closed form: exact where the closed form is. */
 struct dtp_program_totals {
-    double matmul_flops, attention_flops, recompute_flops; /* the model's: no optimizer's; recompute is part of
-                                                              the first two */
+    double matmul_flops, attention_flops, recompute_flops; /* recompute is part of the first two */
+    double optimizer_flops;                                /* of its products, which are no part of those */
     uint64_t sent_bytes[DTP_COLLECTIVE_COUNT], count[DTP_COLLECTIVE_COUNT];
     uint64_t host_to_device_bytes, device_to_host_bytes;
     double memory_bytes; /* of class MEMORY */

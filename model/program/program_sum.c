@@ -6,7 +6,8 @@ static void add_to_totals(const struct dtp_op *op, struct dtp_program_totals *ou
     const struct dtp_demand *demand = op->demand;
     enum dtp_op_class class = dtp_op_kind_class(op->kind);
     out->kernels += class == DTP_CLASS_NONE ? 0 : demand->kernels;
-    out->matmul_flops += class == DTP_CLASS_MATMUL && !dtp_op_kind_updates(op->kind) ? demand->flops : 0;
+    if (class == DTP_CLASS_MATMUL)
+        *(dtp_op_kind_updates(op->kind) ? &out->optimizer_flops : &out->matmul_flops) += demand->flops;
     out->attention_flops += class == DTP_CLASS_ATTENTION ? demand->flops : 0;
     out->recompute_flops += demand->recompute ? demand->flops : 0;
     out->memory_bytes += class == DTP_CLASS_MEMORY ? demand->bytes : 0;

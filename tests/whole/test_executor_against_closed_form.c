@@ -235,8 +235,8 @@ static void check_work(const struct random_job *job, const struct dtp_program_to
     dtp_executor_work(&job->transformer, &job->cluster, &job->plan, &w);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         collectives += (double)totals->count[i];
-    check_equal(totals->matmul_flops,
-                k * (w.matmul_flops + w.recompute_matmul_flops) + w.update_matmul_flops + w.product_flops, job);
+    check_equal(totals->matmul_flops, k * (w.matmul_flops + w.recompute_matmul_flops) + w.product_flops, job);
+    check_equal(totals->optimizer_flops, w.update_matmul_flops, job);
     check_equal(totals->attention_flops, k * (w.attention_flops + w.recompute_attention_flops), job);
     check_equal(totals->recompute_flops, k * (w.recompute_matmul_flops + w.recompute_attention_flops), job);
     check_equal(totals->memory_bytes,
