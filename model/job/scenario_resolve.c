@@ -247,8 +247,7 @@ static void refuse_several_strategies(struct dtp_resolution *r)
 
 static void choose_strategy(struct dtp_resolution *r, struct dtp_plan *plan)
 {
-    plan->adapters.picks_strategy =
-        (plan->adapters.rank || dtp_optimizer_by_tensor(plan)) && !given(r, DTP_KEY_strategy);
+    plan->picks_strategy = (plan->adapters.rank || dtp_optimizer_by_tensor(plan)) && !given(r, DTP_KEY_strategy);
     if (dtp_plan_picks_ddp(plan, &r->job->cluster))
         snprintf(r->job->plan_note, sizeof r->job->plan_note, "one GPU shards nothing: strategy ddp");
 }

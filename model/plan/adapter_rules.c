@@ -6,7 +6,7 @@
 
 bool dtp_plan_picks_ddp(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
 {
-    return plan->adapters.picks_strategy && dtp_plan_is_fsdp(plan) && cluster->gpus == 1;
+    return plan->picks_strategy && dtp_plan_is_fsdp(plan) && cluster->gpus == 1;
 }
 
 /* Frozen weights are kept as matmuls read them: 16-bit ones have no wider copy, for nothing is added to them. So a

@@ -67,7 +67,6 @@ struct dtp_adapter_choice {
     bool prepare_kbit;   /* norms and biases are fp32, and so is what reads them (dtp_plan_widens_norms) */
     bool fp32_ends;      /* embedding and head are, too: nobody makes them bf16 again */
     bool train_ends;     /* embedding and head are trained as well (modules_to_save of peft) */
-    bool picks_strategy; /* nobody gave one: dtp_plan_picks_ddp */
 };
 
 struct dtp_plan;

@@ -24,6 +24,7 @@ struct walk {
     enum dtp_optimizer_shape shape;
     bool projects; /* of PROJECTED: the second group of parameters is walked */
     uint64_t state, matrices, most, products_bytes, narrowest;
+    uint64_t kernels;          /* of a loop over tensors */
     uint64_t quotient, update; /* temporaries of the tensor before, or its estimate (Adafactor) */
 };
 
@@ -67,6 +68,7 @@ static void pass_matrix(struct walk *walk, uint64_t groups, uint64_t out, uint64
     if (walk->projects)
         return;
     walk->state += matrix_state(walk, groups, out, in);
+    walk->kernels += dtp_optimizer_tensor_kernels(walk->plan);
     pass(walk, groups * out * in);
 }
 
@@ -84,6 +86,7 @@ static void pass_projected(struct walk *walk, const struct dtp_layer_matrix *mat
     dtp_projection_of(walk->plan, matrix->out, matrix->in, &p);
     walk->state += 2 * p.moment_elements + p.projection_elements;
     walk->matrices += elements;
+    walk->kernels += p.kernels + (uint64_t)p.products;
     stand(walk, walk->quotient + walk->update + 2 * p.moment_elements);
     stand(walk, walk->update + 3 * p.moment_elements);
     stand(walk, 3 * p.moment_elements + 2 * elements);
@@ -115,6 +118,7 @@ static void pass_vectors(struct walk *walk, uint64_t count, uint64_t elements)
     if (walk->projects || !count)
         return;
     walk->state += count * (walk->shape == DTP_STATE_FACTORS ? elements : 2 * elements);
+    walk->kernels += count * dtp_optimizer_tensor_kernels(walk->plan);
     pass(walk, elements);
 }
 
@@ -123,7 +127,7 @@ static void pass_layers(struct walk *walk, const struct dtp_transformer *t, cons
                         enum dtp_layer_mlp mlp, uint64_t count)
 {
     struct dtp_layer_kind kind;
-    uint64_t vectors[DTP_LAYER_VECTORS], state = walk->state, matrices = walk->matrices;
+    uint64_t vectors[DTP_LAYER_VECTORS], state = walk->state, matrices = walk->matrices, kernels = walk->kernels;
     if (!count)
         return;
     dtp_layer_kind_of(t, mlp, plan->fused_qkv, plan->fused_gate_up, &kind);
@@ -133,6 +137,7 @@ static void pass_layers(struct walk *walk, const struct dtp_transformer *t, cons
         pass_vectors(walk, 1, vectors[i - 1]);
     walk->state = state + count * (walk->state - state);
     walk->matrices = matrices + count * (walk->matrices - matrices);
+    walk->kernels = kernels + count * (walk->kernels - kernels);
 }
 
 static void pass_model(struct walk *walk, const struct dtp_transformer *t, const struct dtp_plan *plan)
@@ -208,6 +213,11 @@ uint64_t dtp_optimizer_matrix_elements(const struct dtp_transformer *transformer
     enum dtp_optimizer_shape shape = dtp_optimizer_row(plan->optimizer)->shape;
     bool apart = shape == DTP_STATE_MATRICES || shape == DTP_STATE_PROJECTED;
     return apart ? walk_model(transformer, plan).matrices : 0;
+}
+
+uint64_t dtp_optimizer_loop_kernels(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return dtp_optimizer_tensor_kernels(plan) ? walk_model(transformer, plan).kernels : 0;
 }
 
 uint64_t dtp_optimizer_narrowest(const struct dtp_transformer *transformer, const struct dtp_plan *plan)

@@ -49,6 +49,9 @@ void dtp_projection_of(const struct dtp_plan *plan, uint64_t rows, uint64_t colu
  * other; 0 where it is one kernel over many. */
 uint32_t dtp_optimizer_tensor_kernels(const struct dtp_plan *plan);
 
+/* Kernels of a whole step of such a loop, products with them; else 0. */
+uint64_t dtp_optimizer_loop_kernels(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+
 /* The lesser side of the narrowest matrix of a block, which a projection's rank must not exceed. */
 uint64_t dtp_optimizer_narrowest(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 

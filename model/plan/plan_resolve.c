@@ -396,6 +396,12 @@ static bool check_matrices(struct dtp_resolver *r, const struct dtp_optimizer_ro
     if (row->shape == DTP_STATE_MATRICES && !(r->cluster->gpu.peak_flops_per_s[DTP_BF16] > 0))
         return dtp_plan_refuse(r, "optimizer", "%s multiplies in bf16, which this GPU has not; use adamw", row->word),
                false;
+    if (row->shape == DTP_STATE_ROWS && r->cluster->gpus > 1) /* adam_mini.py: block_numel, reduced */
+        return dtp_plan_refuse(r, "optimizer",
+                               "%s on several GPUs sums a number of each norm over them, which is not modelled; use "
+                               "one GPU, or adamw",
+                               row->word),
+               false;
     uint64_t most = row->shape == DTP_STATE_PROJECTED ? dtp_optimizer_narrowest(r->transformer, p) : UINT64_MAX;
     if (p->projection_rank > most)
         return dtp_plan_refuse(r, "projection_rank",

@@ -223,7 +223,7 @@
     X(strategy, PROJECTED, 1, "ddp")                                                                                   \
     X(optimizer, PROJECTED, 1, "galore|apollo|adam-mini")                                                              \
     X(projection_rank, PROJECTED, 1, "|16|64")                                                                         \
-    X(precision, PROJECTED, 1, "bf16-mixed|bf16-pure|fp32")                                                            \
+    X(precision, PROJECTED, 1, "bf16-mixed|bf16-pure|fp32|fp16-mixed")                                                 \
     X(strategy, DELAYED, 1, "ddp|zero1")                                                                               \
     X(gpus, DELAYED, 1, "4|8")                                                                                         \
     X(gpus_per_node, DELAYED, 1, "8")                                                                                  \

@@ -176,8 +176,8 @@ static void test_predictions_stay(void **state)
 /* Words that no job has that resolves: what says nothing is chosen or is chosen unasked, and what is always refused. */
 static const char undrawn_words[] = " strategy=all runtime=torch recompute_modules=none cuda_graph_modules=none "
                                     "cuda_graph_modules=mlp cuda_graph_modules=moe_preprocess checkpointing=every-N "
-                                    "bf16_linears=none fp8_recipe=none optimizer=paged-adam8bit optimizer=adam-mini "
-                                    "optimizer=galore optimizer=apollo lora_dtype=bf16 lora_dtype=fp16 base=none "
+                                    "bf16_linears=none fp8_recipe=none optimizer=paged-adam8bit "
+                                    "lora_dtype=bf16 lora_dtype=fp16 base=none "
                                     "comm_hook=none gather_engine=sm reduce_engine=sm qk_norm_weight=shared "
                                     "rails=none ";
 

@@ -204,6 +204,26 @@ static void test_rows_by_hand(void **state)
                      2 * 2 * VOCAB * 4096);
 }
 
+/* GradScaler goes over the gradients of matrices as well: 8 bytes an element more than in bf16. */
+static void test_projected_scaled(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = shape(0);
+    double bytes[2] = {0};
+    for (int scaled = 0; scaled < 2; scaled++) {
+        struct dtp_plan plan = adafactor(scaled ? "fp16-mixed" : "bf16-mixed");
+        plan.optimizer = DTP_APOLLO, plan.projection_rank = 64;
+        struct dtp_cluster cluster = resolved(&t, &plan);
+        struct dtp_program *program = NULL;
+        assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, NULL), DTP_OK);
+        for (size_t i = 0; i < dtp_program_op_count(program); i++)
+            bytes[scaled] +=
+                dtp_program_ops(program)[i].kind == DTP_OP_OPTIMIZER ? dtp_program_ops(program)[i].demand->bytes : 0;
+        dtp_program_destroy(program);
+    }
+    assert_true(bytes[1] - bytes[0] == 8 * (double)dtp_transformer_count(&t).total);
+}
+
 /* FLOPs of GaLore's products in the program and bytes of its passes, against the sums by hand of the layer below, with
  * n and m its matrices' sides: q and o 256, 256; k and v 128, 256; three of 256, 768. Rank 64. */
 static void test_projected_program(void **state)
@@ -216,10 +236,11 @@ static void test_projected_program(void **state)
     struct dtp_program *program = NULL;
     assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, NULL), DTP_OK);
     double flops = 0, bytes = 0;
-    uint32_t kernels = 0;
+    uint32_t kernels = 0, products = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         const struct dtp_op *op = &dtp_program_ops(program)[i];
         flops += op->kind == DTP_OP_PROJECTION ? op->demand->flops : 0;
+        products += op->kind == DTP_OP_PROJECTION;
         bytes += op->kind == DTP_OP_OPTIMIZER ? op->demand->bytes : 0;
         kernels += op->kind == DTP_OP_OPTIMIZER ? op->demand->kernels : 0;
     }
@@ -229,6 +250,7 @@ static void test_projected_program(void **state)
     assert_true(bytes == 80 * rest + 4 * (17 * low + 5 * elements));
     /* nine for each of seven matrices of four layers, eight for two norms of each and for the root's three tensors */
     assert_int_equal(kernels, 4 * 7 * 9 + 8 * (4 * 2 + 3));
+    assert_int_equal(dtp_optimizer_loop_kernels(&t, &plan), kernels + products);
     dtp_program_destroy(program);
 }
 
@@ -332,6 +354,8 @@ static void test_refused(void **state)
     assert_refused(plan, "galore is modelled where each GPU has whole tensors");
     plan.strategy = DTP_DDP, plan.projection_rank = 4097;
     assert_refused(plan, "4097 is more than the 4096 of the narrowest matrix; use at most that");
+    plan.optimizer = DTP_ADAM_MINI, plan.projection_rank = 1;
+    assert_refused(plan, "adam-mini on several GPUs sums a number of each norm");
     plan = adafactor("bf16-mixed");
     plan.tp = 2;
     assert_refused(plan, "with tp, pp or ep");
@@ -349,7 +373,7 @@ int main(void)
         cmocka_unit_test(test_muon_by_hand),       cmocka_unit_test(test_products_by_hand),
         cmocka_unit_test(test_muon_program),       cmocka_unit_test(test_projected_by_hand),
         cmocka_unit_test(test_projection_by_hand), cmocka_unit_test(test_rows_by_hand),
-        cmocka_unit_test(test_projected_program),
+        cmocka_unit_test(test_projected_program),  cmocka_unit_test(test_projected_scaled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 #include "runtime/torch/lower_projected.h"
 
+#include "cost/op_cost.h"
 #include "plan/optimizer_state.h"
 
 static void product(struct dtp_lowering *l, dtp_buffer_id params, const char *name, double m, double n, double k)
@@ -38,6 +39,7 @@ uint64_t dtp_lower_projected(struct dtp_lowering *l, const struct dtp_lower_modu
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_OPTIMIZER, "passes over matrices");
     dtp_draft_use(&draft, params, DTP_UPDATE);
+    bytes += dtp_optimizer_matrix_bytes_per_parameter(l->plan) * (double)elements;
     dtp_draft_memory(l, &draft, bytes, kernels);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
