@@ -350,9 +350,8 @@ static double device_optimizer_s(const struct dtp_timing *c)
     double apart = (double)dtp_optimizer_matrix_elements(c->transformer, c->plan);
     double bytes = (dtp_timing_optimizer_shard(c) - apart) * dtp_optimizer_bytes_per_parameter(c->plan);
     bytes += apart * dtp_optimizer_matrix_bytes_per_parameter(c->plan) + dtp_adapted_ends(c->plan, c->transformer);
-    double launch_s = (double)dtp_optimizer_loop_kernels(c->transformer, c->plan) *
-                      dtp_cluster_kernel_launch_s(c->cluster, &c->execution);
-    return fmax(launch_s, bytes / c->update_bytes_per_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0));
+    return fmax(dtp_timing_optimizer_launch_s(c),
+                bytes / c->update_bytes_per_s + (hooks->beside_update_s ? hooks->beside_update_s(c) : 0));
 }
 
 /* ---- the record for explain -------------------------------------------------------------------------------------- */

@@ -78,6 +78,8 @@ double dtp_timing_exposed_s(struct dtp_timing *c, const struct dtp_time *time, c
 double dtp_timing_longest_communicator_s(const struct dtp_timing *c, const struct dtp_time *time);
 /* Of Muon's products of all blocks' matrices, one after another; 0 under other optimizers. */
 double dtp_timing_newton_schulz_s(const struct dtp_timing *c);
+/* What the host takes to launch the kernels of a loop over tensors; 0 of other optimizers. */
+double dtp_timing_optimizer_launch_s(const struct dtp_timing *c);
 /* Seconds that kernels lose while a collective of a kind runs beside them for `seconds` and sends `bytes`. */
 double dtp_collective_taken_s(const struct dtp_cluster *cluster, const struct dtp_group *group,
                               const struct dtp_execution *execution, enum dtp_collective collective, double seconds,

@@ -24,3 +24,9 @@ double dtp_timing_newton_schulz_s(const struct dtp_timing *c)
     }
     return c->layers * all_s;
 }
+
+double dtp_timing_optimizer_launch_s(const struct dtp_timing *c)
+{
+    return (double)dtp_optimizer_loop_kernels(c->transformer, c->plan) *
+           dtp_cluster_kernel_launch_s(c->cluster, &c->execution);
+}
