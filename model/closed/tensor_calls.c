@@ -4,9 +4,10 @@
 #include "net/layer_kind.h"
 #include "plan/rules.h"
 
-/* Embedding and the gather of its gradient, final norm, head, their rows' sums, and the loss over parts of the
- * vocabulary, with three sums: compiled one call forward and two backward, else four each. Of all the ones that move
- * rows or vectors are no kernels of a slice: two gathers, two scattered sums, the loss' three, the norm's gradient. */
+/* Of torchtitan's Llama, whatever the model. Embedding and the gather of its gradient, final norm, head, their rows'
+ * sums, and the loss over parts of the vocabulary, with three sums: compiled one call forward and two backward, else
+ * four each. Of all the ones that move rows or vectors are no kernels of a slice: two gathers, two scattered sums, the
+ * loss' three, the norm's gradient. */
 enum { ENDS = 26, ENDS_COMPILED = 21, ENDS_COLLECTIVES = 8 };
 /* Fused AdamW of a group of tensors: a kernel, and two around it. */
 enum { OPTIMIZER_CALLS = 3 };
@@ -32,7 +33,8 @@ struct dtp_tensor_calls dtp_tensor_calls_of(const struct dtp_transformer *transf
     plain.issuer = DTP_ISSUER_PYTORCH;
     const double launch_s = dtp_cluster_kernel_launch_s(cluster, &execution),
                  kernel_s = dtp_cluster_kernel_launch_s(cluster, &plain);
-    const double matrices = matrices_of(transformer, plan), norms = 2, moves = plan->sequence_parallel ? 4 : 2;
+    const double matrices = matrices_of(transformer, plan), norms = 2 /* Llama's */,
+                 moves = plan->sequence_parallel ? 4 : 2;
     const double norm_back = plan->compile ? 2 : 3;
     const double forward = norms + matrices * (plan->compile ? 1 : 3) + moves;
     const double backward = norms * norm_back + 1 + 2 * matrices + moves + norms;

@@ -2,10 +2,12 @@
  *
  * Eager, each call on DTensors looks its rule up in Python, for hundreds of microseconds (dtensor_launch_s), while what
  * stands between works on local tensors at any kernel's launch. So the host bounds such steps long before the GPU does,
- * and collectives and the optimizer, which are calls too, hide in its time. Counts are torch's own: of torchtitan's
- * plan (models/llama3, parallelize.py) a linear wraps its input, multiplies and unwraps its result, a norm is one call
+ * and collectives and the optimizer, which are calls too, hide in its time. Counted is torchtitan's Llama block
+ * (models/llama3, parallelize.py): a linear wraps its input, multiplies and unwraps its result, a norm is one call
  * forward and three backward (compiled two), one more adds the vectors' gradients, whose sums over the ranks are one
- * each; around attention and around the MLP rows are gathered and summed. Compiled layers are wrapped around alone. */
+ * each; around attention and around the MLP rows are gathered and summed. Compiled layers are wrapped around alone.
+ * Of another block only the number of matrices is its own: two norms a layer, one behind them and an untied head stay
+ * as in Llama, so norms of heads or behind branches are left out. */
 #ifndef DTP_TENSOR_CALLS_H
 #define DTP_TENSOR_CALLS_H
 
