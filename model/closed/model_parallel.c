@@ -398,8 +398,7 @@ static double delayed_s(const struct job *j, const struct stages *s)
 {
     const struct dtp_plan *plan = j->plan;
     double layers = fmin(plan->executor.delay_wgrad, (double)(j->slice.transformer.layers / plan->virtual_stages));
-    bool delays = plan->pp > 1 && layers > 0 && !dtp_plan_splits_backward(plan);
-    return delays ? (plan->pp - 1) * layers * passes_of_layer(&j->parts, s->layer_s).weight_s : 0;
+    return layers > 0 ? (plan->pp - 1) * layers * passes_of_layer(&j->parts, s->layer_s).weight_s : 0;
 }
 
 /* sum_i t_i + (m-1) max t, the fill and drain beyond the slowest's own m shortened by the chunks. */

@@ -6,6 +6,8 @@
 #include "cost/calibration.h"
 #include "plan/degrees.h"
 
+#include <math.h>
+
 /* Activations of micro-steps that wait for their backward on a rank, in units of one stage's. */
 static double in_flight(const struct dtp_plan *plan)
 {
@@ -41,6 +43,23 @@ static double wider_layers(const struct dtp_slice *s, uint64_t kept)
     return (double)layers * ((double)activations.layer_kept - (double)kept);
 }
 
+/* Bytes of a token that micro-batches keep in the pass whose weight gradients wait (plan.executor.delay_wgrad): what
+ * these read, of one pass, beside the other micro-batches in flight. The first rank does not wait unless it holds a
+ * later chunk, so by 1F1B the second one does, which has one fewer in flight. */
+static double kept_beside_waiting(const struct dtp_slice *s, const struct dtp_plan *plan, double kept)
+{
+    struct dtp_layer_tensors tensors;
+    const double chunk = (double)s->transformer.layers / plan->virtual_stages,
+                 waiting = fmin(plan->executor.delay_wgrad, chunk);
+    if (!plan->executor.delay_wgrad)
+        return 0;
+    const double under_way =
+        plan->schedule == DTP_SCHEDULE_1F1B ? fmin(plan->accumulate, plan->pp - 1.0) : in_flight(plan);
+    dtp_layer_tensors_of(&s->transformer, dtp_layer_mlp_of(&s->transformer), &s->cluster, &s->plan, &tensors);
+    return (under_way * (double)s->transformer.layers - chunk) * kept +
+           waiting * (double)dtp_activations_for_weights(&s->plan, &tensors);
+}
+
 /* The slice's memory is the last stage's. The first one's peak is the backward of its last layer with the activations
  * of all micro-steps in flight; the slice's late backward has those of one layer. */
 static void fill_memory(const struct dtp_plan *plan, const struct dtp_slice *s, uint64_t stream_bytes,
@@ -54,8 +73,9 @@ static void fill_memory(const struct dtp_plan *plan, const struct dtp_slice *s, 
         uint64_t rows = dtp_divide_up(stream_bytes, dtp_plan_scatters_sends(plan) ? plan->tp : 1);
         uint64_t held = plan->runtime->copies_passes ? (uint64_t)in_flight(plan) * rows : 0;
         double wider = in_flight(plan) * wider_layers(s, activations.layer_kept);
-        add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS,
-                  held + dtp_bytes_product((uint64_t)(layers * (double)activations.layer_kept + wider), tokens));
+        double kept = fmax(layers * (double)activations.layer_kept + wider,
+                           kept_beside_waiting(s, plan, (double)activations.layer_kept));
+        add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, held + dtp_bytes_product((uint64_t)kept, tokens));
         add_copies(plan, m);
     }
     for (int phase = 0; phase < DTP_PHASE_STEP; phase++) { /* a matmul's gathered input; what stages exchange */

@@ -265,7 +265,7 @@ static inline void frozen_keep_newest(struct frozen_job *job)
         {!shared, DTP_KEY_shared_expert_overlap},
         {!job->value[DTP_KEY_tp][0], DTP_KEY_tp_chunks},
         {!exchanged, DTP_KEY_cp_chunks},
-        {!job->value[DTP_KEY_pp][0], DTP_KEY_delay_wgrad},
+        {!job->value[DTP_KEY_pp][0] || strncmp(job->value[DTP_KEY_schedule], "zb", 2) == 0, DTP_KEY_delay_wgrad},
         {parts, DTP_KEY_checkpointing},
         {!job->value[DTP_KEY_capacity_factor][0], DTP_KEY_pad_to_capacity},
     };

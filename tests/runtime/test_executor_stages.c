@@ -117,7 +117,7 @@ static void test_stages_are_proved(void **state)
                              "%slayers=12 hidden=16 heads=2 ffn=24 vocab=40 seq=8 micro_batch=1 gpus=%u pp=%u "
                              "schedule=%s accumulate=%u delay_wgrad=%zu%s",
                              model, strstr(model, "ep=2") ? 2 * pp : pp, pp, row->word, micro_batches[m],
-                             (m + v + pp / 2) % 3,
+                             row->backward == DTP_BACKWARD_SPLIT ? 0 : (m + v + pp / 2) % 3,
                              v == 0   ? ""
                              : v == 1 ? " virtual_stages=2"
                                       : " virtual_stages=2 checkpointing=full");
@@ -172,6 +172,17 @@ static void test_weights_wait_for_what_is_sent(void **state)
     }
     assert_false(resolve("layers=8 hidden=16 heads=2 ffn=24 vocab=40 seq=8 micro_batch=1 gpus=2 delay_wgrad=1", &job));
     assert_non_null(strstr(faults.text[0], "delay_wgrad: is of stages"));
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++) {
+        const struct dtp_schedule_row *row = dtp_schedule_row((enum dtp_schedule_kind)kind);
+        char words[300];
+        snprintf(words, sizeof words,
+                 "layers=8 hidden=16 heads=2 ffn=24 vocab=40 seq=8 micro_batch=1 gpus=2 pp=2 accumulate=4 schedule=%s "
+                 "delay_wgrad=1%s",
+                 row->word, row->chunks ? "" : " virtual_stages=2");
+        assert_int_equal(resolve(words, &job), row->backward != DTP_BACKWARD_SPLIT);
+        if (row->backward == DTP_BACKWARD_SPLIT)
+            assert_non_null(strstr(faults.text[0], "the schedule splits backward itself; leave it out"));
+    }
 }
 
 /* Refused by name, and why. */

@@ -140,6 +140,9 @@ static void check_stages(struct dtp_resolver *r)
     struct dtp_executor_rules rules;
     if (p->executor.delay_wgrad && p->pp < 2)
         dtp_plan_refuse(r, "delay_wgrad", "is of stages, which send gradients; use pp above 1, or leave it out");
+    if (p->executor.delay_wgrad && dtp_plan_splits_backward(p))
+        dtp_plan_refuse(r, "delay_wgrad", "of %s changes nothing: the schedule splits backward itself; leave it out",
+                        dtp_schedule_row(p->schedule)->word);
     if (p->pp < 2)
         return;
     dtp_executor_rules(r->transformer, r->cluster, p, &rules);
