@@ -206,16 +206,16 @@ static enum dtp_status read_settings(struct dtp_reading *r)
 {
     bool whole = dtp_fact(r, "hidden") != NULL;
     const char *loss = dtp_fact(r, "loss_fusion"), *sequence = dtp_fact(r, "model_sequence");
-    const char *kernel = dtp_fact(r, "loss_kernel");
-    if (kernel && strcmp(kernel, "native") == 0 && !(loss && strcmp(loss, "eager") == 0))
-        loss = "native";
+    /* Fused is the default of its GPTModelProvider (models/gpt_provider.py). */
+    if (!loss || strcmp(loss, "eager") != 0)
+        loss = dtp_megatron_fused_loss(dtp_fact(r, "loss_kernel"));
     enum dtp_status worst = read_model(r);
     worst = dtp_worse(worst, check_exchange(r));
     worst = dtp_worse(worst, check_ends(r));
     worst = dtp_worse(worst, read_parallel(r));
     worst = dtp_worse(worst, read_graphs(r));
     worst = dtp_worse(worst, read_formats(r));
-    worst = dtp_megatron_make(r, worst, "loss", loss ? loss : "fused", "loss_fusion");
+    worst = dtp_megatron_make(r, worst, "loss", loss, "loss_fusion");
     if (sequence && !dtp_fact(r, "seq"))
         worst = dtp_megatron_make(r, worst, "seq", sequence, "model_sequence");
     if (!whole && !dtp_fact(r, "attention_dropout") && !dtp_fact(r, "hidden_dropout"))

@@ -227,15 +227,15 @@ static enum dtp_status read_dropout(struct dtp_reading *r)
     return dtp_make_key(r, "dropout", attention ? attention : "0.1", attention ? "attention_dropout" : NULL);
 }
 
+const char *dtp_megatron_fused_loss(const char *kernel)
+{
+    return kernel && strcmp(kernel, "te") == 0 ? "fused" : "native";
+}
+
 static enum dtp_status read_loss(struct dtp_reading *r)
 {
     const char *kernel = dtp_fact(r, "loss_kernel"), *own = dtp_fact(r, "own_fused_loss");
-    bool fused = dtp_fact(r, "fused_loss") || (own && kernel && strcmp(kernel, "te") == 0);
-    return dtp_megatron_make(r, DTP_OK, "loss",
-                             fused ? "fused"
-                             : own ? "native"
-                                   : "eager",
-                             own ? "own_fused_loss" : "fused_loss");
+    return dtp_megatron_make(r, DTP_OK, "loss", own ? dtp_megatron_fused_loss(kernel) : "eager", "own_fused_loss");
 }
 
 enum dtp_status dtp_megatron_read(struct dtp_reading *r)
@@ -364,7 +364,6 @@ void dtp_megatron_write(struct dtp_writing *w)
     dtp_megatron_say_if(w, "reduce_fp32", p->compute == DTP_FP16 && p->reduce == DTP_FP32);
     write_checkpointing(w);
     dtp_say(w, "backend", dtp_attention_text(plan->attention));
-    dtp_megatron_say_if(w, "fused_loss", plan->loss == DTP_LOSS_FUSED);
     bool native = plan->loss == DTP_LOSS_NATIVE;
     dtp_megatron_say_if(w, "own_fused_loss", plan->loss == DTP_LOSS_FUSED || native);
     if (plan->loss == DTP_LOSS_FUSED || native)

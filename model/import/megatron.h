@@ -18,6 +18,9 @@ void dtp_megatron_say_if(struct dtp_writing *w, const char *name, bool on);
 /* All that facts of Megatron's names say. A key that the caller has made stays as it is, so that what a program does
  * otherwise than Megatron's flags is made before. */
 enum dtp_status dtp_megatron_read(struct dtp_reading *r);
+/* Of a loss that is fused: by `kernel`, a value of cross_entropy_fusion_impl, or NULL where none is stated, which is
+ * Megatron-Core's own (model_parallel_config.py). */
+const char *dtp_megatron_fused_loss(const char *kernel);
 bool dtp_megatron_is(const char *text, const char *word);
 /* One of two overlaps alone is not modelled. */
 enum dtp_status dtp_megatron_read_overlap(struct dtp_reading *r, bool sharded, bool reduce, bool gather);

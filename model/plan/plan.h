@@ -47,8 +47,8 @@ enum dtp_checkpointing {
 };
 /* Who moves bytes between the GPUs of a node: NCCL's kernels on SMs, or copy engines (runtime dtplan). */
 enum dtp_engine { DTP_ENGINE_SM, DTP_ENGINE_COPY };
-/* Cross entropy: 12*T*V | 4*T*V | one chunk | Megatron-Core's own, which PyTorch compiles and which keeps what its
- * eager one does (dtp_plan_loss says so of it). */
+/* Cross entropy, at most: 12*T*V bytes | 4*T*V | one chunk | Megatron-Core's own, which PyTorch compiles: 10*T*V, of
+ * which it keeps 4*T*V for backward as the eager one does (dtp_plan_loss says so of it). */
 enum dtp_loss { DTP_LOSS_EAGER, DTP_LOSS_FUSED, DTP_LOSS_CHUNKED, DTP_LOSS_NATIVE };
 /* What DDP sends in place of a bucket (comm_hook.h). */
 enum dtp_comm_hook {

@@ -489,11 +489,25 @@ static void check_softcaps(struct dtp_resolver *r)
             dtp_plan_refuse(r, caps[i].key,
                             "%g is not modelled under runtime %s; use runtime dtplan or torch, or set it to 0",
                             caps[i].cap, runtime->name);
-    if (r->plan->loss == DTP_LOSS_NATIVE && !runtime->native_loss)
-        dtp_plan_refuse(r, "loss", "native is Megatron-Core's; use runtime megatron, or eager");
     if (t->attention_softcap > 0 && r->plan->attention == DTP_ATTENTION_MATH && !runtime->own_kernels)
         dtp_plan_refuse(r, "attention",
                         "math with an attention_softcap is not modelled; use flash, or set the cap to 0");
+}
+
+/* Megatron-Core's own ends in a gradient in bf16, whatever logits are (fusions/fused_cross_entropy.py,
+ * calculate_gradients). */
+static void check_loss(struct dtp_resolver *r)
+{
+    enum dtp_dtype logits = r->plan->precision.compute;
+    if (r->plan->loss != DTP_LOSS_NATIVE)
+        return;
+    if (!r->plan->runtime->native_loss)
+        dtp_plan_refuse(r, "loss", "native is Megatron-Core's; use runtime megatron, or eager");
+    else if (logits == DTP_FP16 || logits == DTP_FP32)
+        dtp_plan_refuse(r, "loss",
+                        "native makes a gradient in bf16 of logits in %s, which is not modelled; use eager, or "
+                        "precision bf16-mixed",
+                        dtp_dtype_text(logits));
 }
 
 static void check_positions(struct dtp_resolver *r)
@@ -559,6 +573,7 @@ void dtp_plan_check(struct dtp_resolver *r)
     check_fp8(r);
     check_dropout(r);
     check_softcaps(r);
+    check_loss(r);
     check_offload(r);
     check_nvme(r);
     check_optimizer(r);

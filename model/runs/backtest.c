@@ -106,9 +106,15 @@ static void compare(struct dtp_backtest_row *row, struct dtp_faults *faults)
         any = any || !isnan(row->memory_error_pct[kind]);
     }
     compare_stages(row);
-    for (int i = 0; i < DTP_PREDICTED_STAGES; i++) /* though nobody predicts that stage */
-        any = any || measured->stage_bytes[i] > 0;
-    if (!any && measured->end == DTP_RUN_RAN)
+    any = any || !isnan(row->memory_error_pct[DTP_RUN_STAGES]);
+    bool stages = false;
+    for (int i = 0; i < DTP_PREDICTED_STAGES; i++)
+        stages = stages || measured->stage_bytes[i] > 0;
+    if (!any && stages)
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                  "memory of stages alone was measured, and stages are predicted by simulation only; use --fidelity "
+                  "simulated");
+    else if (!any && measured->end == DTP_RUN_RAN)
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                   "nothing measured: no tokens/s, step time or memory, and no status that says why");
 }

@@ -16,13 +16,20 @@
  * post_language_model_processing, unless fp16_lm_cross_entropy, which none of these scripts sets. Fused kernels came
  * with Megatron-Core 0.5 (cross_entropy_loss_fusion, off by default; recipes whose speed is published turn it on). */
 #define EAGER_LOSS .loss = "eager"
+/* Where Megatron-Core fuses it, its own kernel is the default (cross_entropy_fusion_impl native,
+ * model_parallel_config.py). Recipes whose speed is published set Transformer Engine's, te: NeMo 2's
+ * (scripts/performance/helpers.py, set_perf_optimization_configs), Megatron-Bridge's (scripts/performance/utils/
+ * overrides.py; perf_recipes/_common.py, _benchmark_common), Megatron-LM's examples/moe_recipes. Rows that say
+ * otherwise have it in their notes; of other rows, which do not say, the same is assumed. NeMo 24.07 is NeMo 1, whose
+ * configurations fuse it (cross_entropy_loss_fusion true, tests/data/configs/nemo) and have no other kernel. */
+#define RECIPES_LOSS .loss = "fused"
+#define NEMO_OF_2024 "NeMo docs/source/performance/performance_summary.md @070a0bb1"
 /* NeMo 2 and Megatron-Bridge turn on all overlaps where there is something to overlap (MegatronCommOverlapCallback and
  * CommOverlapConfig: overlap_grad_reduce and overlap_param_gather with more than one data parallel rank), and in the
  * recipes whose speed they publish (pretrain_performance_optimizations) tp_comm_overlap, and sums of gradients in bf16
  * (grad_reduce_in_fp32). Their fp8 was scaled by earlier steps (bf16_with_fp8_mixed) until Megatron-Bridge, whose
  * summaries of 2025 on say FP8-CS where they say any. */
-#define NEMO_RULES                                                                                                     \
-    MEGATRON_RULES, .loss = "fused", .attention = "flash", .reduce = "bf16", .sequence_parallel = true, .overlaps = true
+#define NEMO_RULES MEGATRON_RULES, .attention = "flash", .reduce = "bf16", .sequence_parallel = true, .overlaps = true
 /* llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is. */
 #define EXECUTOR_RULES                                                                                                 \
     .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_POINTWISE,            \
@@ -143,10 +150,11 @@ static const struct dtp_run_framework frameworks[] = {
      .attention = "flash1",
      .unfused_unless_asked = true,
      .scatter_gather = true},
-    {.word = "Megatron-Bridge", NEMO_RULES, .fp8 = "fp8-current"},
-    {.word = "NeMo", NEMO_RULES, .fp8 = "fp8-delayed"},
-    {.word = "Megatron-Core", MEGATRON_RULES, .loss = "fused", .attention = "flash", .sequence_parallel = true},
-    {.word = "Megatron", MEGATRON_RULES, .loss = "fused", .attention = "flash", .scatter_gather = true},
+    {.word = "Megatron-Bridge", NEMO_RULES, RECIPES_LOSS, .fp8 = "fp8-current"},
+    {.word = "NeMo", .source = NEMO_OF_2024, NEMO_RULES, .loss = "native", .fp8 = "fp8-delayed"},
+    {.word = "NeMo", NEMO_RULES, RECIPES_LOSS, .fp8 = "fp8-delayed"},
+    {.word = "Megatron-Core", MEGATRON_RULES, RECIPES_LOSS, .attention = "flash", .sequence_parallel = true},
+    {.word = "Megatron", MEGATRON_RULES, RECIPES_LOSS, .attention = "flash", .scatter_gather = true},
     {.word = "InternEvo", MEGATRON_RULES, .loss = "fused", .attention = "flash2"},
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */

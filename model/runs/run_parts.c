@@ -40,12 +40,30 @@ static void write_latents(struct writer *w, const struct dtp_transformer *shape)
     set_count(w, "value_head_dim", shape->value_head_dim);
 }
 
-/* Modules that predict further ahead, as notes like "MTP layers=1" count them. */
+/* "pp_layout=LAYOUT" of notes; NULL: they have none. */
+static const char *noted_layout(const struct dtp_run *run, size_t *length)
+{
+    static const char word[] = "pp_layout=";
+    const char *note = strstr(run->notes, word);
+    *length = note ? strcspn(note + strlen(word), "; ") : 0;
+    return note ? note + strlen(word) : NULL;
+}
+
+/* Modules that predict further ahead, as notes like "MTP layers=1" count them, else the letters m of their layout:
+ * Megatron-Core refuses one that has more or fewer than mtp_num_layers (validate_layer_layout). Where notes have both,
+ * resolving compares them. */
 static uint64_t layers_ahead(const struct dtp_run *run)
 {
     static const char word[] = "MTP layers=";
     const char *note = strstr(run->notes, word);
-    return note ? strtoull(note + strlen(word), NULL, 10) : 0;
+    if (note)
+        return strtoull(note + strlen(word), NULL, 10);
+    size_t length;
+    const char *layout = noted_layout(run, &length);
+    uint64_t count = 0;
+    for (size_t i = 0; i < length; i++)
+        count += layout[i] != 'm' ? 0 : layout[i + 1] == '*' ? strtoull(layout + i + 2, NULL, 10) : 1;
+    return count;
 }
 
 void dtp_run_write_kinds(struct writer *w, const struct dtp_transformer *shape)
@@ -54,19 +72,20 @@ void dtp_run_write_kinds(struct writer *w, const struct dtp_transformer *shape)
         write_latents(w, shape);
     if (shape->experts)
         write_expert_dimensions(w, shape);
+}
+
+void dtp_run_write_ahead(struct writer *w)
+{
     if (layers_ahead(w->run))
         set_count(w, "mtp_layers", layers_ahead(w->run));
 }
 
-/* "pp_layout=LAYOUT" of notes, where it has the modules ahead that they count, or none of both. */
 void dtp_run_write_layout(struct writer *w)
 {
-    static const char word[] = "pp_layout=";
-    const char *note = strstr(w->run->notes, word);
-    size_t length = note ? strcspn(note + strlen(word), "; ") : 0;
-    bool ahead = note && memchr(note + strlen(word), 'm', length);
-    if (note && ahead == (layers_ahead(w->run) > 0))
-        set(w, "stages", "%.*s", (int)length, note + strlen(word));
+    size_t length;
+    const char *layout = noted_layout(w->run, &length);
+    if (layout)
+        set(w, "stages", "%.*s", (int)length, layout);
 }
 
 /* ---- experts --------------------------------------------------------------------------------------------------- */

@@ -54,6 +54,7 @@ static bool is_fsdp1(const struct writer *w)
 /* `named`: a preset with what run tables have no columns for, which the scenario names too. */
 static void write_model(struct writer *w, const struct dtp_transformer *shape, bool named)
 {
+    dtp_run_write_ahead(w);
     if (named) {
         set_text(w, "model", w->run->model_name);
         set_count(w, "seq", w->run->sequence);

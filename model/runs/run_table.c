@@ -155,7 +155,8 @@ enum dtp_status dtp_run_read(const struct dtp_table *table, size_t row, const st
 /* ---- what was measured ----------------------------------------------------------------------------------------- */
 
 /* Frameworks that log of one rank have the last one do it: Megatron-LM's has TensorBoard's writer
- * (training/global_vars.py), and with pp that is the rank with the head. Where there is one stage it is any rank. */
+ * (training/global_vars.py), and with pp that is of the pipeline's last ranks, which under 1f1b and its interleaved
+ * form, all that Megatron-LM has, is where the head is. Where there is one stage it is any rank. */
 static enum dtp_status read_last_rank(const struct dtp_table *table, size_t row, const struct dtp_run_columns *where,
                                       double bytes, struct dtp_run_measured *out, struct dtp_faults *faults)
 {

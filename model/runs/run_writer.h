@@ -66,9 +66,11 @@ static inline bool flag(struct writer *w, const char *column, const char *text, 
 /* The precision of a row with fp8 matmuls: as its recipe, its notes or its framework say. */
 const char *dtp_run_fp8_precision(const struct writer *w);
 bool dtp_run_write_parts(struct writer *w);
-/* Keys of latents, experts and modules that predict further ahead, of `shape` and of notes. */
+/* Keys of latents and experts, of `shape`. */
 void dtp_run_write_kinds(struct writer *w, const struct dtp_transformer *shape);
-/* The layout of stages that notes have, where it has as many modules ahead as they. */
+/* Modules that predict further ahead, which no preset has: as notes count them, or the layout that they have. */
+void dtp_run_write_ahead(struct writer *w);
+/* The layout of stages that notes have. */
 void dtp_run_write_layout(struct writer *w);
 /* Refuses a row whose GPU, in column gpu or in notes, was held below its power, unless it says to as much as `gpu`, the
  * catalogue's (NULL: none), has. */

@@ -89,6 +89,8 @@ static void nemo_refused(void **state)
     expect_refused(NEMO "  bias_activation_fusion: false\n", NEMO_TYPED, "in several kernels");
     expect_refused(NEMO "  rampup_batch_size: [16, 16, 1000]\n", NEMO_TYPED, "a batch that grows");
     expect_refused(NEMO "  no_such_setting: 1\n", NEMO_TYPED, "no_such_setting = 1: is no setting of NeMo's");
+    read_yaml(NEMO "  cross_entropy_loss_fusion: true\n", NEMO_TYPED);
+    assert_int_equal(file.job.plan.loss, DTP_LOSS_NATIVE);
     /* mcore has no fused kernel of squared ReLU: nothing is lost without one. */
     read_yaml(NEMO "  bias_activation_fusion: false\n  activation: squared-relu\n", NEMO_TYPED);
     assert_int_equal(file.job.transformer.activation, DTP_RELU2);
@@ -119,7 +121,7 @@ static void bridge_over_a_recipe(void **state)
         assert_true(file.job.plan.megatron.overlap);
         assert_int_equal(file.job.plan.precision.compute, DTP_BF16);
         assert_int_equal(file.job.plan.precision.reduce, DTP_FP32);
-        assert_int_equal(file.job.plan.loss, DTP_LOSS_FUSED);
+        assert_int_equal(file.job.plan.loss, DTP_LOSS_NATIVE); /* which is Megatron-Core's default */
         assert_true(file.job.plan.dropout == 0);
     }
 }
@@ -127,6 +129,12 @@ static void bridge_over_a_recipe(void **state)
 static void bridge_plans(void **state)
 {
     (void)state;
+    read_yaml(BRIDGE "  cross_entropy_loss_fusion: true\n  cross_entropy_fusion_impl: te\n", BRIDGE_TYPED);
+    assert_int_equal(file.job.plan.loss, DTP_LOSS_FUSED);
+    read_yaml(BRIDGE "  cross_entropy_loss_fusion: true\n", BRIDGE_TYPED);
+    assert_int_equal(file.job.plan.loss, DTP_LOSS_NATIVE);
+    read_yaml(BRIDGE "  cross_entropy_loss_fusion: false\n  cross_entropy_fusion_impl: te\n", BRIDGE_TYPED);
+    assert_int_equal(file.job.plan.loss, DTP_LOSS_EAGER);
     read_yaml(BRIDGE "ddp: {use_distributed_optimizer: false, overlap_grad_reduce: true}\n", BRIDGE_TYPED);
     assert_int_equal(file.job.plan.strategy, DTP_DDP);
     read_yaml(BRIDGE "ddp: {overlap_grad_reduce: false, overlap_param_gather: false}\n", BRIDGE_TYPED);

@@ -439,6 +439,32 @@ static void test_soft_caps(void **state)
     }
 }
 
+/* Megatron-Core's own loss makes its gradient in bf16, so it goes with logits in bf16, and with Megatron alone. */
+static void test_native_loss(void **state)
+{
+    (void)state;
+    const struct {
+        const struct dtp_runtime *runtime;
+        const char *precision, *fault;
+    } cases[] = {{&dtp_runtime_megatron, "bf16-mixed", NULL},
+                 {&dtp_runtime_megatron, "fp8-delayed", NULL},
+                 {&dtp_runtime_megatron, "fp16-mixed", "gradient in bf16 of logits in fp16"},
+                 {&dtp_runtime_megatron, "fp32", "gradient in bf16 of logits in fp32"},
+                 {&dtp_runtime_torch, "bf16-mixed", "native is Megatron-Core's"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dtp_transformer t = llama_7b();
+        struct dtp_cluster c = cluster(8, 8);
+        struct dtp_plan plan = dtp_plan_default();
+        plan.runtime = cases[i].runtime, plan.strategy = DTP_DDP, plan.loss = DTP_LOSS_NATIVE;
+        assert_true(dtp_precision_recipe(cases[i].precision, &plan.precision));
+        memset(&faults, 0, sizeof faults);
+        enum dtp_status status = dtp_plan_resolve(&plan, &t, &c, &faults);
+        if (status != (cases[i].fault ? DTP_BAD_INPUT : DTP_OK))
+            fail_msg("%s: %s", cases[i].precision, faults.text[0]);
+        assert_true(!cases[i].fault || strstr(faults.text[0], cases[i].fault));
+    }
+}
+
 static void test_nvme_needs_a_machine_with_it(void **state)
 {
     (void)state;
@@ -488,6 +514,7 @@ int main(void)
                                        cmocka_unit_test(test_ranges_and_products),
                                        cmocka_unit_test(test_learned_positions_bound_the_sequence),
                                        cmocka_unit_test(test_soft_caps),
+                                       cmocka_unit_test(test_native_loss),
                                        cmocka_unit_test(test_nvme_needs_a_machine_with_it),
                                        cmocka_unit_test(test_messages_name_the_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);

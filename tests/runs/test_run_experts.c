@@ -1,4 +1,5 @@
 /* Rows of models with experts become jobs, or say what is missing. */
+#include "runs/backtest.h"
 #include "runs/run_table.h"
 
 #include "plan/graph_modules.h"
@@ -140,11 +141,16 @@ static void test_noted_latents(void **state)
     assert_int_equal(job.plan.loss, DTP_LOSS_NATIVE);
     run.notes = "architecture=llama; MLA kv_lora=512 nope=128 rope=64 v=96; pp_layout=Et*3|(tt|)*6tmL";
     run.virtual_stages = 4;
-    if (dtp_run_job(&run, &catalog, &job, &faults)) /* queries without latents; layout without "m" */
+    if (dtp_run_job(&run, &catalog, &job, &faults)) /* queries without latents; the layout alone has a module ahead */
         fail_msg("%s", faults.text[0]);
     assert_int_equal(job.transformer.q_latent, 0);
-    assert_int_equal(job.transformer.mtp_layers, 0);
+    assert_int_equal(job.transformer.mtp_layers, 1);
+    assert_int_equal(job.plan.stages.cut, DTP_STAGE_CUT_LAYOUT);
     assert_int_equal(job.plan.loss, DTP_LOSS_FUSED);
+    run.notes = "architecture=llama; MLA kv_lora=512 nope=128 rope=64 v=96; MTP layers=1; pp_layout=Et*3|(tt|)*6tL";
+    assert_refused(run, "MTP"); /* notes and layout disagree */
+    run.notes = "architecture=llama; MLA kv_lora=512 nope=128 rope=64 v=96; pp_layout=Et*3|(tt|)*6tm*2L";
+    assert_refused(run, "mtp_layers: is 2, and more than one is not modelled");
     run.notes = "architecture=llama; MLA q_lora=1536 kv_lora=512 nope=128 rope=64; v=96";
     assert_refused(run, "latent attention (attention mla) of a model that is no preset");
     run.notes = "architecture=llama; MLA kv_lora=512 nope=128 rope=64 v=96; attention CUDA graphs";
@@ -172,6 +178,15 @@ static void test_latent_preset(void **state)
     run.links = "NVLink";
     assert_int_equal(dtp_run_job(&run, &catalog, &job, &faults), DTP_OK);
     assert_int_equal(job.cluster.gpus_per_node, 4);
+    assert_int_equal(job.transformer.mtp_layers, 0);
+    run.notes = "MTP layers=1"; /* which no preset has */
+    assert_int_equal(dtp_run_job(&run, &catalog, &job, &faults), DTP_OK);
+    assert_int_equal(job.transformer.mtp_layers, 1);
+    run.notes = "pp_layout=Et*4|(t*4|)*14tmL", run.pp = 2, run.ep = 32, run.links = "NVLink NVL72";
+    if (dtp_run_job(&run, &catalog, &job, &faults))
+        fail_msg("%s", faults.text[0]);
+    assert_int_equal(job.transformer.mtp_layers, 1);
+    assert_int_equal(job.plan.virtual_stages, 8);
 }
 
 /* What notes say of CUDA graphs, of buffers and of routing: Megatron's alone has such graphs. */
@@ -292,12 +307,33 @@ static void test_last_rank(void **state)
     dtp_table_destroy(table);
 }
 
+/* Formulas do not predict stages: such a row is none that is scored, and says why. */
+static void test_a_stage_that_nobody_predicts(void **state)
+{
+    (void)state;
+    static const char table[] = TEST_BINARY_DIR "/test_backtest_stage.csv";
+    FILE *file = fopen(table, "w");
+    assert_non_null(file);
+    fputs("id,source,model_name,gpu_key,strategy_key,framework,seq_len,gpus,micro_batch_per_gpu,grad_accum,pp,"
+          "peak_mem_gib,mem_kind\n"
+          "a,s,llama-2-7b,h100-sxm,zero1,Megatron-Core,4096,8,1,4,2,40,allocated-last-rank\n",
+          file);
+    fclose(file);
+    struct dtp_backtest *closed = NULL;
+    struct dtp_faults faults = {0};
+    assert_int_equal(dtp_backtest_run(table, &catalog, &closed, &faults), DTP_OK);
+    assert_int_equal(closed->rows[0].verdict, DTP_BACKTEST_REFUSED);
+    assert_non_null(strstr(closed->rows[0].reason, "stages are predicted by simulation only"));
+    dtp_backtest_destroy(closed);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limited_power), cmocka_unit_test(test_experts),
-                                       cmocka_unit_test(test_compiled_loss), cmocka_unit_test(test_latent_preset),
-                                       cmocka_unit_test(test_noted_latents), cmocka_unit_test(test_last_rank),
-                                       cmocka_unit_test(test_refused),       cmocka_unit_test(test_notes),
-                                       cmocka_unit_test(test_packed)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_limited_power), cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_compiled_loss), cmocka_unit_test(test_latent_preset),
+        cmocka_unit_test(test_noted_latents), cmocka_unit_test(test_last_rank),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_notes),
+        cmocka_unit_test(test_packed),        cmocka_unit_test(test_a_stage_that_nobody_predicts)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
