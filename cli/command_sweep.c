@@ -24,6 +24,7 @@ struct worker {
     struct dtp_scenario *scenario;
     struct dtp_report report;
     struct dtp_faults faults;
+    FILE *file; /* writes `text`, of one chunk after the other */
     char *text; /* of the chunk at hand */
     size_t bytes;
     uint64_t counts[4]; /* of the chunk: by verdict, and refused */
@@ -96,16 +97,16 @@ static enum dtp_status work(void *context, unsigned place, uint64_t first, uint6
     struct worker *w = &sweep->workers[place];
     enum dtp_status status = DTP_OK;
     memset(w->counts, 0, sizeof w->counts);
-    FILE *file = open_memstream(&w->text, &w->bytes);
-    if (!file)
+    if (!w->file && !(w->file = open_memstream(&w->text, &w->bytes)))
         return dtp_fault(&w->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    __fsetlocking(file, FSETLOCKING_BYCALLER); /* of this thread alone */
+    __fsetlocking(w->file, FSETLOCKING_BYCALLER); /* of this thread alone */
+    rewind(w->file); /* one for all chunks: buffers that are made and freed for each leave holes in the heap */
     for (uint64_t row = first; row < first + count && status == DTP_OK; row++) {
         status = dtp_axes_apply(&sweep->axes, row, row > first, w->scenario, &w->faults);
         if (status == DTP_OK)
-            status = write_row(sweep, w, row, file);
+            status = write_row(sweep, w, row, w->file);
     }
-    if (fclose(file) != 0 && status == DTP_OK)
+    if (fflush(w->file) != 0 && status == DTP_OK)
         status = dtp_fault(&w->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     return status;
 }
@@ -118,8 +119,6 @@ static enum dtp_status take(void *context, unsigned place, uint64_t first, uint6
     enum dtp_status status = dtp_row_file_append(&sweep->file, w->text, w->bytes, count, sweep->context->faults);
     for (int i = 0; i < 4 && status == DTP_OK; i++)
         sweep->counts[i] += w->counts[i];
-    free(w->text);
-    w->text = NULL;
     return status;
 }
 
@@ -154,6 +153,8 @@ static void end_workers(struct sweep *sweep)
         if (w->faults.status == DTP_ENVIRONMENT && faults->count == 0)
             dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "%s", w->faults.text[0]);
         dtp_scenario_destroy(w->scenario);
+        if (w->file)
+            fclose(w->file);
         free(w->text);
     }
     free(sweep->workers);
