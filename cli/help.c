@@ -140,8 +140,9 @@ static const struct dtp_command_help helps[DTP_COMMAND_COUNT] = {
          "[--resume] [--chart FIGURE] [--refit MACHINE.csv] [--json]",
          "Predicts jobs, runs each as `run` does, and says how far off the predictions were: memory by owner, bytes "
          "sent, operations, step time with its error split into costs, contention and host. Where ranks divide experts "
-         "the step is predicted once more with as many tokens on the fullest rank as the router sent it "
-         "(expert_imbalance, predicted_imbalanced_step_s), for predictions take it to give each as many, which one "
+         "the step is predicted once more with as many tokens on the fullest rank as the router sent it, "
+         "of sums over all steps (measured_expert_imbalance, predicted_imbalanced_step_s), for predictions "
+         "take it to give each as many, which one "
          "that has not learnt does not. A flag takes lists as in "
          "sweep; each line of a file that ends in .scenarios holds flags as well. Exit status 1 where a step is beyond "
          "the tolerance, memory of the device or of PyTorch's allocator beyond 2 %, or bytes differ at all. A run that "

@@ -302,20 +302,18 @@ static uint64_t add_key(uint64_t d, const struct dtp_validate_group *group, cons
     return d;
 }
 
-/* In which order lists of values vary decides which run has which number, whatever they are lists of. The order of the
- * key table adds nothing, as in files that were measured before this was asked. */
+/* In which order lists of values vary decides which run has which number, whatever they are lists of; one alone has
+ * none. */
 static uint64_t add_order(uint64_t d, const struct dtp_axes *axes)
 {
-    size_t key_count;
-    const struct dtp_scenario_key *keys = dtp_scenario_keys(&key_count);
-    uint64_t typed = d, sorted = d;
+    uint64_t typed = d;
+    size_t varying = 0;
     for (size_t i = 0; i < axes->count; i++)
-        typed = axes->axes[i].count > 1 ? dtp_digest_text(typed, axes->axes[i].key) : typed;
-    for (size_t k = 0; k < key_count; k++)
-        for (size_t i = 0; i < axes->count; i++)
-            if (axes->axes[i].count > 1 && strcmp(axes->axes[i].key, keys[k].key) == 0)
-                sorted = dtp_digest_text(sorted, keys[k].key);
-    return typed == sorted ? d : typed;
+        if (axes->axes[i].count > 1) {
+            typed = dtp_digest_text(typed, axes->axes[i].key);
+            varying++;
+        }
+    return varying > 1 ? typed : d;
 }
 
 /* The flag that is passed on behind `before`, NULL: the first: as typed, or by name and of one that stands there twice
@@ -344,7 +342,7 @@ static uint64_t digest(const struct dtp_validate_list *list, bool as_typed)
         d = dtp_digest_text(d, "group");
         for (size_t i = 0; i < key_count; i++)
             d = is_run(&keys[i]) ? add_key(d, group, keys[i].key) : d;
-        d = add_order(d, &group->axes);
+        d = as_typed ? d : add_order(d, &group->axes);
         for (const struct dtp_passed_flag *flag = NULL; (flag = next_passed(group, flag, as_typed)) != NULL;)
             d = dtp_digest_text(dtp_digest_text(d, flag->flag), flag->value);
     }

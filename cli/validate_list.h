@@ -44,8 +44,8 @@ enum dtp_status dtp_validate_list_scenario(const struct dtp_validate_list *list,
 /* Stands for what is run, not for what is predicted of it: GPU, machine and prices of the catalogue are left out. The
  * order in which flags were typed counts only where it numbers the runs: of lists of values. */
 uint64_t dtp_validate_list_digest(const struct dtp_validate_list *list);
-/* The same with flags of runs in the order in which they were typed, as files bear it that were measured
- * before their order was left out. */
+/* As files bear it that were measured before: with flags of runs in the order in which they were typed, and whatever
+ * the order in which lists vary. */
 uint64_t dtp_validate_list_digest_as_typed(const struct dtp_validate_list *list);
 
 #endif

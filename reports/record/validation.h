@@ -39,7 +39,7 @@ struct dtp_validation {
     double tokens_per_s_per_gpu[DTP_VALIDATION_SIDE_COUNT];
     double undisturbed_step_s; /* measured, as on cores that nothing else disturbs: pace.h; NAN: it did not say */
     double alone_step_s, in_place_step_s; /* the step simulated with measured times: compare.h */
-    double expert_imbalance;  /* measured: dtp_run_expert_imbalance; NAN: no ranks divided experts, or none said it */
+    double expert_imbalance;  /* measured, of sums over all steps; NAN: no ranks divided experts, or none said it */
     double imbalanced_step_s; /* predicted where the fullest rank's experts have so many rows; NAN: not known */
     double first_loss, last_loss;
     uint64_t arena_bytes[DTP_VALIDATION_SIDE_COUNT], device_bytes[DTP_VALIDATION_SIDE_COUNT];

@@ -38,8 +38,8 @@ static json_t *time_object(const struct dtp_simulated *s)
     return object;
 }
 
-/* Where each instant went (sim/simulate.h), as kernels ran beside others: they add up to step_s. */
-static json_t *instants_object(const struct dtp_simulated *s)
+/* Where the step's time went (sim/simulate.h), as kernels ran beside others: they add up to step_s. */
+static json_t *step_parts_object(const struct dtp_simulated *s)
 {
     const struct dtp_timeline *t = &s->timeline;
     json_t *object = json_object(), *waited = json_object();
@@ -131,7 +131,7 @@ enum dtp_status dtp_simulation_json(const struct dtp_simulated *s, const struct 
     json_object_set_new(object, "ops_count", dtp_json_whole(s->timeline.op_count));
     json_object_set_new(object, "buffers_count", dtp_json_whole(dtp_program_buffer_count(s->program)));
     json_object_set_new(object, "time", time_object(s));
-    json_object_set_new(object, "instants", instants_object(s));
+    json_object_set_new(object, "step_parts", step_parts_object(s));
     json_object_set_new(object, "stages", dtp_pipeline_json(stages));
     json_object_set_new(object, "throughput", throughput_object(&s->prediction.throughput));
     json_object_set_new(object, "memory", memory_object(s));

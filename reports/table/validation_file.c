@@ -63,7 +63,7 @@
 #define LAST_SINGLE_TABLE(X)                                                                                           \
     X(WHOLE, ranks_a_gpu, "ranks_a_gpu_count")                                                                         \
     X(WHOLE, ep, "ep_count")                                                                                           \
-    X(REAL, expert_imbalance, "expert_imbalance")                                                                      \
+    X(REAL, expert_imbalance, "measured_expert_imbalance")                                                             \
     X(REAL, imbalanced_step_s, "predicted_imbalanced_step_s")
 #define PAIR_TABLE(X)                                                                                                  \
     X(REAL, step_s, "step_s")                                                                                          \

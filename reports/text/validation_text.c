@@ -143,14 +143,14 @@ static void print_experts(const struct dtp_validation *rows, size_t count, const
         dtp_grid_row(&grid, DTP_INK_PLAIN);
         dtp_grid_cell(&grid, "%s", label);
         dtp_grid_cell(&grid, "%.2f", v->expert_imbalance);
-        put_milliseconds(&grid, v->step_s[DTP_VALIDATION_PREDICTED]);
-        put_milliseconds(&grid, v->imbalanced_step_s);
+        put_milliseconds(&grid, v->compared ? v->step_s[DTP_VALIDATION_PREDICTED] : (double)NAN);
+        put_milliseconds(&grid, v->compared ? v->imbalanced_step_s : (double)NAN);
         put_milliseconds(&grid, v->step_s[DTP_VALIDATION_MEASURED]);
         put_percent(&grid, v->compared ? dtp_validation_imbalanced_error(v) : (double)NAN);
     }
     if (any) {
         dtp_page_heading(page, "EXPERTS",
-                         "rows of the fullest rank over the mean, of all steps and layers; the step "
+                         "rows of the fullest rank over the mean, of sums over all steps, the mean of layers; the step "
                          "predicted with as many rows on each, and with so many on the fullest");
         dtp_grid_print(&grid, page, 2);
     }

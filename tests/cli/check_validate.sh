@@ -45,18 +45,19 @@ says '1 of 1 within all bounds' out
 experts=("${tiny[@]}" --gpu h100-sxm --gpus 2 --ep 2 --strategy ddp --experts 8 --experts-per-token 2 --expert-ffn 64 -o experts.csv)
 expect 0 "${experts[@]}"
 says 'so filled' out
-awk -v full="$(cell experts.csv 0 expert_imbalance)" -v even="$(cell experts.csv 0 predicted_step_s)" \
+says 'of sums over all steps' out
+awk -v full="$(cell experts.csv 0 measured_expert_imbalance)" -v even="$(cell experts.csv 0 predicted_step_s)" \
     -v filled="$(cell experts.csv 0 predicted_imbalanced_step_s)" 'BEGIN { exit !(full > 1 && filled > even && filled < full * even) }' ||
-    failed "experts' rows: $(cell experts.csv 0 expert_imbalance) $(cell experts.csv 0 predicted_step_s) $(cell experts.csv 0 predicted_imbalanced_step_s)"
+    failed "experts' rows: $(cell experts.csv 0 measured_expert_imbalance) $(cell experts.csv 0 predicted_step_s) $(cell experts.csv 0 predicted_imbalanced_step_s)"
 cp experts.csv heard.csv
 expect 0 "${experts[@]}" --resume
 [[ $(cell experts.csv 0 predicted_imbalanced_step_s) == "$(cell heard.csv 0 predicted_imbalanced_step_s)" ]] ||
     failed "--resume forgot what experts got"
 rm experts.csv
 expect 0 "${experts[@]}" --force-load-balance
-[[ $(cell experts.csv 0 expert_imbalance) == 1 && $(cell experts.csv 0 predicted_imbalanced_step_s) == "$(cell experts.csv 0 predicted_step_s)" ]] ||
-    failed "forced turns: $(cell experts.csv 0 expert_imbalance)"
-[[ -z $(cell v.csv 0 expert_imbalance) ]] || failed "a model without experts has rows of them"
+[[ $(cell experts.csv 0 measured_expert_imbalance) == 1 && $(cell experts.csv 0 predicted_imbalanced_step_s) == "$(cell experts.csv 0 predicted_step_s)" ]] ||
+    failed "forced turns: $(cell experts.csv 0 measured_expert_imbalance)"
+[[ -z $(cell v.csv 0 measured_expert_imbalance) ]] || failed "a model without experts has rows of them"
 # Nodes that are pretended of ranks on cores: hybrid sharding, leaders that exchange between nodes.
 expect 0 "${tiny[@]}" --gpus 4 --gpus-per-node 2 --pretend-nodes --strategy hybrid_shard,full_shard
 says '2 of 2 within all bounds' out
@@ -183,6 +184,13 @@ expect 2 "${swapped[@]}" --threads 2 --resume
 says 'another command'
 expect 2 "${tiny[@]}" --strategy ddp,full_shard --gpus 1,2 -o v.csv --resume
 says 'another command'
+# Rows of before the order of lists counted bear the digest of that time: of `--strategy ddp,full_shard --gpus 1,2`.
+sed -n '1p;2p;4p;3p;5p' v.csv | awk -F, -v OFS=, 'NR > 1 { $2 = "73849bca2ff7f05e"; $3 = NR - 2 } 1' >earlier.csv
+cp -r v.ops earlier.ops
+mv earlier.ops/0001.csv swapped.csv && mv earlier.ops/0002.csv earlier.ops/0001.csv && mv swapped.csv earlier.ops/0002.csv
+"$program" validate "${tiny[@]}" --strategy ddp,full_shard --gpus 1,2 -o earlier.csv --resume >out 2>err
+! grep -q 'another command' err || failed "rows of an earlier version are refused"
+! grep -q '^run ' err || failed "rows of an earlier version were run again"
 expect 2 "${tiny[@]}" --resume
 says '-o FILE.csv'
 printf 'measurement,what\nabout,gpu_key\n' >else.csv

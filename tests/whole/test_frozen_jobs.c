@@ -1,4 +1,4 @@
-/* What is predicted of 3,100 frozen jobs (frozen_jobs.h) stays what it is: every figure of plan and simulate and the
+/* What is predicted of frozen jobs (frozen_jobs.h) stays what it is: every figure of plan and simulate and the
  * text of the step program, which is what run executes. tests/golden/frozen_jobs.csv has a row a job and a column a
  * figure. Where one moves, the job is named by its flags and the figure with both values, and a table says how many
  * jobs each figure moved of and how far. DTPLAN_UPDATE=1 rewrites the file and prints the same table, for the commit
