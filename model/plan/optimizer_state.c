@@ -51,8 +51,8 @@ static void pass(struct walk *walk, uint64_t elements)
     walk->quotient = walk->update = elements;
 }
 
-/* Elements of a matrix's state beside what is alike of all parameters; its lesser side is a factor of each expert's
- * tensor [groups, out, in], of which torch keeps sums over the last two axes (Adafactor's row_shape, col_shape). */
+/* Elements of a matrix's state. Experts' are one tensor [groups, out, in], of which torch keeps sums over the last two
+ * axes (Adafactor's row_shape, col_shape). */
 static uint64_t matrix_state(const struct walk *walk, uint64_t groups, uint64_t out, uint64_t in)
 {
     uint64_t elements = groups * out * in;

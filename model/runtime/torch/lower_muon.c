@@ -4,17 +4,25 @@
 #include "plan/optimizer_state.h"
 #include "plan/runtime_sizes.h"
 
+void dtp_lower_optimizer_product(struct dtp_lowering *l, enum dtp_op_kind kind, const char *name,
+                                 const struct dtp_optimizer_product *product)
+{
+    const struct dtp_optimizer_product *p = product;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, kind, name);
+    dtp_draft_use(&draft, p->params, DTP_READ);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
+    draft.op.demand.m = p->m, draft.op.demand.n = p->n, draft.op.demand.k = p->k;
+    draft.op.demand.groups = draft.op.demand.kernels = p->times;
+    draft.op.demand.flops = p->times * 2 * p->m * p->n * p->k;
+    draft.op.demand.dtype = (uint8_t)p->dtype;
+    dtp_draft_end(l, &draft);
+}
+
 static void product(struct dtp_lowering *l, dtp_buffer_id params, const char *name, double m, double n, double k)
 {
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_NEWTON_SCHULZ, name);
-    dtp_draft_use(&draft, params, DTP_READ);
-    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
-    draft.op.demand.m = m, draft.op.demand.n = n, draft.op.demand.k = k;
-    draft.op.demand.groups = draft.op.demand.kernels = DTP_NEWTON_SCHULZ_STEPS;
-    draft.op.demand.flops = DTP_NEWTON_SCHULZ_STEPS * 2 * m * n * k;
-    draft.op.demand.dtype = DTP_BF16;
-    dtp_draft_end(l, &draft);
+    dtp_lower_optimizer_product(l, DTP_OP_NEWTON_SCHULZ, name,
+                                &(struct dtp_optimizer_product){params, m, n, k, DTP_NEWTON_SCHULZ_STEPS, DTP_BF16});
 }
 
 uint64_t dtp_lower_muon(struct dtp_lowering *l, const struct dtp_lower_module *module, uint64_t index)

@@ -2,18 +2,13 @@
 
 #include "cost/op_cost.h"
 #include "plan/optimizer_state.h"
+#include "runtime/torch/lower_muon.h"
 
+/* Outside of autocast, in the dtype of the gradients. */
 static void product(struct dtp_lowering *l, dtp_buffer_id params, const char *name, double m, double n, double k)
 {
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_PROJECTION, name);
-    dtp_draft_use(&draft, params, DTP_READ);
-    dtp_draft_after(&draft, l->last_op[DTP_STREAM_REDUCE]);
-    draft.op.demand.m = m, draft.op.demand.n = n, draft.op.demand.k = k;
-    draft.op.demand.groups = draft.op.demand.kernels = 1;
-    draft.op.demand.flops = 2 * m * n * k;
-    draft.op.demand.dtype = (uint8_t)l->plan->precision.params; /* outside of autocast, in that of the gradients */
-    dtp_draft_end(l, &draft);
+    dtp_lower_optimizer_product(l, DTP_OP_PROJECTION, name,
+                                &(struct dtp_optimizer_product){params, m, n, k, 1, l->plan->precision.params});
 }
 
 uint64_t dtp_lower_projected(struct dtp_lowering *l, const struct dtp_lower_module *module, uint64_t index)
