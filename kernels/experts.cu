@@ -188,6 +188,8 @@ __device__ void find_starts(const struct dtp_router_args &a, int32_t *starts, in
         starts[e] = before[e] - total;
     if (blockIdx.x == 0 && e + 1 == a.experts)
         starts[a.experts] = before[e];
+    if (blockIdx.x == 0 && e < DTP_ROUTES_TURNS)
+        starts[a.experts + 1 + e] = 0;
     __syncthreads();
 }
 
@@ -278,6 +280,8 @@ __global__ void __launch_bounds__(threads) rows_received(struct dtp_received_arg
         start += begins[i] - begins[0];
     }
     routes.starts[i] = start;
+    if (i < DTP_ROUTES_TURNS)
+        routes.starts[a.own + 1 + i] = 0;
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */

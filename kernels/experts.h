@@ -2,15 +2,18 @@
  *
  * Of `experts` each of `tokens` rows goes to `chosen`. Where they go is one buffer of int32, `routes`, of R = tokens *
  * chosen rows by experts: which expert [tokens, chosen]; each one's place among the rows by experts [tokens, chosen];
- * of these rows which of [tokens, chosen] each is [R]; where each expert's rows begin [experts + 1]. Rows by experts
- * are in the order of experts and then of tokens. */
+ * of these rows which of [tokens, chosen] each is [R]; where each expert's rows begin [experts + 1]; DTP_ROUTES_TURNS
+ * counters, 0 from when routes are made, of which weights' gradients take their tiles: 0 again when one has ended, so
+ * that two of the same routes must not run at a time. Rows by experts are in the order of experts and then of tokens.
+ */
 #ifndef DTP_EXPERTS_H
 #define DTP_EXPERTS_H
 
 struct dtp_routes {
     int32_t *expert, *place, *order, *starts;
 };
-#define DTP_ROUTES_INTS(rows, experts) (3 * (uint64_t)(rows) + (experts) + 1)
+#define DTP_ROUTES_TURNS 2u
+#define DTP_ROUTES_INTS(rows, experts) (3 * (uint64_t)(rows) + (experts) + 1 + DTP_ROUTES_TURNS)
 DTP_ON_DEVICE static inline struct dtp_routes dtp_routes_at(void *routes, uint64_t rows)
 {
     int32_t *at = (int32_t *)routes;

@@ -11,7 +11,11 @@
  * rows and columns of operands in the L2.
  *
  * Rows beyond an expert's are the next one's: they are multiplied but not written, and 64 of them at once are not even
- * multiplied. Of weights' gradients, which sum over rows, they are set to zero in shared memory. */
+ * multiplied. Of weights' gradients, which sum over rows, they are set to zero in shared memory.
+ *
+ * A tile of weights' gradients takes as long as its expert has rows, which routers do not divide evenly. So experts
+ * with many rows come first, and a block takes the next tile when it has ended one, by a counter in the routes. The
+ * thread that brings operands takes it, and leaves its number with the tile's first stage. */
 namespace dtp
 {
 namespace
@@ -24,7 +28,7 @@ constexpr int box_bytes = depth * swizzled_row * 2; /* 64 rows of k across, or 6
 constexpr int a_bytes = tile_rows / 64 * box_bytes, b_bytes = tile_columns / 64 * box_bytes;
 constexpr int stage_bytes = a_bytes + b_bytes;
 constexpr int band = 16; /* tiles of rows that take a column of tiles before its neighbour is taken */
-constexpr uint32_t most_experts = 4096;
+constexpr uint32_t most_experts = DTP_ROUTER_EXPERTS;
 
 /* Whether rows of an operand run along what is summed over. */
 template <enum dtp_grouped_product PRODUCT> constexpr bool a_along = PRODUCT != DTP_GROUPED_WEIGHT_GRADIENT;
@@ -34,13 +38,15 @@ template <enum dtp_grouped_product PRODUCT> constexpr bool b_along = PRODUCT == 
 struct room {
     unsigned char *stage; /* [stages][stage_bytes] */
     uint64_t *full, *empty;
+    int32_t *number;         /* [stages]: of the tile that begins there */
     int32_t *tiles, *starts; /* [experts + 1]: numbers of each expert's first tile, row */
+    int32_t *order;          /* [experts]: by falling rows, of weights' gradients */
 };
 
 size_t room_bytes(uint32_t experts)
 {
     return atom_bytes + (size_t)stages * stage_bytes + 2 * stages * sizeof(uint64_t) +
-           2 * ((size_t)experts + 1) * sizeof(int32_t);
+           (stages + 2 * ((size_t)experts + 1) + experts) * sizeof(int32_t);
 }
 
 __device__ struct room room_at(unsigned char *shared, uint32_t experts)
@@ -48,13 +54,14 @@ __device__ struct room room_at(unsigned char *shared, uint32_t experts)
     struct room r;
     r.stage = shared + (atom_bytes - shared_address(shared) % atom_bytes) % atom_bytes;
     r.full = (uint64_t *)(r.stage + stages * stage_bytes), r.empty = r.full + stages;
-    r.tiles = (int32_t *)(r.empty + stages), r.starts = r.tiles + experts + 1;
+    r.number = (int32_t *)(r.empty + stages), r.tiles = r.number + stages;
+    r.starts = r.tiles + experts + 1, r.order = r.starts + experts + 1;
     return r;
 }
 
 struct tile {
-    int32_t expert, row, column; /* of the expert's result */
-    int32_t begin, rows;         /* the expert's rows */
+    int32_t place, expert, row, column; /* place of the expert in the order of tiles; row and column of its result */
+    int32_t begin, rows;                /* the expert's rows */
 };
 
 /* Tiles of a result that stand side by side. */
@@ -93,13 +100,28 @@ __device__ void count_tiles(const struct dtp_grouped_matmul_args &a, const struc
     }
 }
 
-/* The tile of this number, of an expert not before the last one asked for, which `t` has. */
+/* Orders experts by falling rows, of equal ones that of lower number first. All threads. */
+__device__ void sort_experts(const struct room &room, int32_t experts)
+{
+    const auto rows_of = [&](int32_t e) { return room.starts[e + 1] - room.starts[e]; };
+    for (int32_t e = (int32_t)threadIdx.x; e < experts; e += threads) {
+        int32_t place = 0;
+        for (int32_t other = 0; other < experts; other++)
+            place += rows_of(other) > rows_of(e) || (rows_of(other) == rows_of(e) && other < e);
+        room.order[place] = e;
+    }
+}
+
+/* The tile of this number, of an expert whose place is not before the last one's asked for, which `t` has. All experts
+ * have as many tiles of weights' gradients, so that numbers hold in any order. */
+template <enum dtp_grouped_product PRODUCT>
 __device__ void find_tile(const struct room &room, int32_t columns, int32_t number, struct tile &t)
 {
-    while (number >= room.tiles[t.expert + 1])
-        t.expert++;
-    const int32_t within = number - room.tiles[t.expert], of_band = band * columns;
-    const int32_t high = (room.tiles[t.expert + 1] - room.tiles[t.expert]) / columns, above = within / of_band * band;
+    while (number >= room.tiles[t.place + 1])
+        t.place++;
+    t.expert = PRODUCT == DTP_GROUPED_WEIGHT_GRADIENT ? room.order[t.place] : t.place;
+    const int32_t within = number - room.tiles[t.place], of_band = band * columns;
+    const int32_t high = (room.tiles[t.place + 1] - room.tiles[t.place]) / columns, above = within / of_band * band;
     const int32_t here = high - above < band ? high - above : band, rest = within % of_band;
     t.row = (above + rest % here) * tile_rows, t.column = rest / here * tile_columns;
     t.begin = room.starts[t.expert], t.rows = room.starts[t.expert + 1] - t.begin;
@@ -128,28 +150,63 @@ __device__ void bring(unsigned char *to, const CUtensorMap *map, int32_t first, 
             copy_box(to + i * box_bytes, map, first + i * swizzled_row, k, group, barrier);
 }
 
+/* Counters of tiles that blocks took beyond their first and of blocks that took their last. */
+__device__ int32_t *turns_of(const struct dtp_grouped_matmul_args &a)
+{
+    return dtp_routes_at((void *)a.routes, a.rows).starts + a.experts + 1;
+}
+
+/* Leaves the counters as they were found: the last block to come here, when no other takes a tile any more. */
+__device__ void end_turns(int32_t *turns)
+{
+    __threadfence();
+    if (atomicAdd(&turns[1], 1) == (int32_t)gridDim.x - 1)
+        turns[0] = turns[1] = 0;
+}
+
+/* Waits until a stage of the ring is free. */
+__device__ uint32_t free_stage(const struct room &room, uint32_t step)
+{
+    barrier_wait(&room.empty[step % stages], (step / stages & 1) ^ 1);
+    return step % stages;
+}
+
+/* Says of which tile the stages from here on are, of none if `number` is negative: an empty stage. */
+__device__ void announce(const struct room &room, uint32_t step, int32_t number)
+{
+    const uint32_t at = free_stage(room, step);
+    room.number[at] = number;
+    barrier_arrive(&room.full[at]);
+}
+
 template <enum dtp_grouped_product PRODUCT>
 __device__ void bring_all(const struct dtp_grouped_matmul_args &a, const struct room &room, const CUtensorMap *a_map,
                           const CUtensorMap *b_map)
 {
     constexpr bool weights = PRODUCT == DTP_GROUPED_WEIGHT_GRADIENT;
-    const int32_t columns = columns_of<PRODUCT>(a), all = room.tiles[a.experts];
+    const int32_t columns = columns_of<PRODUCT>(a), all = room.tiles[a.experts], blocks = (int32_t)gridDim.x;
     struct tile t = {};
     uint32_t step = 0;
-    for (int32_t number = (int32_t)blockIdx.x; number < all; number += (int32_t)gridDim.x) {
-        find_tile(room, columns, number, t);
+    for (int32_t number = (int32_t)blockIdx.x, next; number < all; number = next) {
+        next = weights ? blocks + atomicAdd(turns_of(a), 1) : number + blocks; /* long before it is needed */
+        find_tile<PRODUCT>(room, columns, number, t);
         const int32_t deep = depth_of<PRODUCT>(a, t), from = weights ? t.begin : 0;
+        if (weights && deep == 0)
+            announce(room, step++, number);
         for (int32_t k = 0; k < deep; k += depth, step++) {
-            const uint32_t at = step % stages;
+            const uint32_t at = free_stage(room, step);
             unsigned char *to = room.stage + at * stage_bytes;
             uint64_t *full = &room.full[at];
-            barrier_wait(&room.empty[at], (step / stages & 1) ^ 1);
+            if (weights && k == 0)
+                room.number[at] = number;
             barrier_arrive_expecting(full, stage_bytes);
             bring<a_along<PRODUCT>, tile_rows>(to, a_map, t.row + (weights ? 0 : t.begin), from + k, 0, full);
             bring<b_along<PRODUCT>, tile_columns>(to + a_bytes, b_map, t.column, from + k, weights ? 0 : t.expert,
                                                   full);
         }
     }
+    if (weights)
+        announce(room, step, -1), end_turns(turns_of(a));
 }
 
 /* ---- warpgroups that multiply ------------------------------------------------------------------------------------ */
@@ -265,6 +322,22 @@ __device__ void write_pairs(const float (&sums)[sums_of_warpgroup], R *result, c
     }
 }
 
+/* Adds sums to what is there, which the L2 does: nobody waits until it has been read. Each sum is added once, so that
+ * it is the same in any order of tiles; what is less than FLT_MIN counts as 0. */
+__device__ void add_pairs(const float (&sums)[sums_of_warpgroup], float *result, const struct corner &c)
+{
+    const int lane = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int pair = 0; pair < sums_of_warpgroup / 2; pair++) {
+        const int32_t row = c.row + pair % 2 * 8, column = c.column + pair / 2 * 8 + lane * 2;
+        float *at = result + c.first + (uint64_t)row * (uint64_t)c.columns + (uint64_t)column;
+        if (row < c.rows && column < c.columns)
+            asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(at), "f"(sums[2 * pair]),
+                         "f"(sums[2 * pair + 1])
+                         : "memory");
+    }
+}
+
 template <enum dtp_grouped_product PRODUCT>
 __device__ void write(const float (&sums)[sums_of_warpgroup], const struct dtp_grouped_matmul_args &a,
                       const struct tile &t)
@@ -275,7 +348,9 @@ __device__ void write(const float (&sums)[sums_of_warpgroup], const struct dtp_g
     c.first = weights ? (uint64_t)t.expert * a.out * a.in : (uint64_t)t.begin * n;
     c.rows = weights ? (int32_t)a.out : t.rows, c.columns = (int32_t)n;
     c.row = t.row + (int32_t)threadIdx.x / 32 * 16 + (int32_t)threadIdx.x % 32 / 4, c.column = t.column;
-    if (a.result_element == DTP_ELEMENT_FP32)
+    if (weights && a.result_element == DTP_ELEMENT_FP32 && a.accumulate)
+        add_pairs(sums, (float *)a.result, c);
+    else if (a.result_element == DTP_ELEMENT_FP32)
         write_pairs(sums, (float *)a.result, c, a.accumulate);
     else if (a.result_element == DTP_ELEMENT_BF16 && a.accumulate)
         write_pairs(sums, (bf16 *)a.result, c, true);
@@ -296,6 +371,19 @@ __device__ void give_back(const struct room &room, uint32_t step)
         barrier_arrive(&room.empty[step % stages]);
 }
 
+/* Number of the tile whose stages begin at this step: of weights' gradients what the thread that brings them has left
+ * there, else as far on as there are blocks. Negative: there is none. */
+template <enum dtp_grouped_product PRODUCT>
+__device__ int32_t next_number(const struct room &room, uint32_t step, int32_t last, int32_t all)
+{
+    if (PRODUCT == DTP_GROUPED_WEIGHT_GRADIENT) {
+        barrier_wait(&room.full[step % stages], step / stages & 1);
+        return room.number[step % stages];
+    }
+    const int32_t number = last < 0 ? (int32_t)blockIdx.x : last + (int32_t)gridDim.x;
+    return number < all ? number : -1;
+}
+
 template <typename T, enum dtp_grouped_product PRODUCT>
 __device__ void multiply_all(const struct dtp_grouped_matmul_args &a, const struct room &room)
 {
@@ -304,8 +392,8 @@ __device__ void multiply_all(const struct dtp_grouped_matmul_args &a, const stru
     struct tile t = {};
     uint32_t step = 0;
     float sums[sums_of_warpgroup] = {};
-    for (int32_t number = (int32_t)blockIdx.x; number < all; number += (int32_t)gridDim.x) {
-        find_tile(room, columns, number, t);
+    for (int32_t number = -1; (number = next_number<PRODUCT>(room, step, number, all)) >= 0;) {
+        find_tile<PRODUCT>(room, columns, number, t);
         const int32_t deep = depth_of<PRODUCT>(a, t);
         const bool idle = !weights && t.row + (int32_t)threadIdx.x / warpgroup * 64 >= t.rows;
         for (int32_t k = 0; idle && k < deep; k += depth, step++) {
@@ -324,9 +412,10 @@ __device__ void multiply_all(const struct dtp_grouped_matmul_args &a, const stru
             if (k > 0)
                 give_back(room, step - 1);
         }
+        step += weights && deep == 0; /* the stage that said so */
         products_wait<0>();
         sums_settle(sums);
-        if (deep > 0)
+        if (deep > 0 || weights)
             give_back(room, step - 1);
 #pragma unroll
         for (int i = 0; weights && i < sums_of_warpgroup; i++)
@@ -353,6 +442,10 @@ __global__ void __launch_bounds__(threads, 1)
     if (threadIdx.x < 32)
         count_tiles<PRODUCT>(args, room);
     __syncthreads();
+    if (PRODUCT == DTP_GROUPED_WEIGHT_GRADIENT) {
+        sort_experts(room, (int32_t)args.experts);
+        __syncthreads();
+    }
     if (threadIdx.x < consumers) {
         registers_take<many_registers>();
         multiply_all<T, PRODUCT>(args, room);

@@ -105,6 +105,7 @@ int dtp_reference_router(void *self, const struct dtp_router_args *a, void *stre
             }
     }
     routes.starts[a->experts] = at;
+    memset(routes.starts + a->experts + 1, 0, DTP_ROUTES_TURNS * sizeof *routes.starts);
     return 0;
 }
 
@@ -150,6 +151,7 @@ int dtp_reference_received(void *self, const struct dtp_received_args *a, void *
             routes.starts[e] += begins[e] - begins[0];
         }
     }
+    memset(routes.starts + a->own + 1, 0, DTP_ROUTES_TURNS * sizeof *routes.starts);
     return 0;
 }
 

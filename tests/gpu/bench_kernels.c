@@ -409,31 +409,40 @@ static void bench_mma_models(void)
     }
 }
 
-/* Rows by experts that begin anywhere: each has its share, some dozens more or less. */
-static void *bench_routes(uint64_t rows, uint32_t experts)
+/* Rows by experts that begin anywhere: each has its share, some dozens more or less; `uneven`: one to eight shares. */
+static void *bench_routes(uint64_t rows, uint32_t experts, bool uneven)
 {
-    int32_t *device = bench_take(DTP_ROUTES_INTS(rows, experts), fp32), *starts = calloc(experts + 1, sizeof *starts);
+    const uint64_t count = experts + 1 + DTP_ROUTES_TURNS;
+    int32_t *device = bench_take(DTP_ROUTES_INTS(rows, experts), fp32), *starts = calloc(count, sizeof *starts);
     if (!starts)
         exit(1);
-    for (uint32_t e = 1; e <= experts; e++)
-        starts[e] = (int32_t)(rows * e / experts) + (e < experts ? (int32_t)(e * 7919 % 97) - 48 : 0);
-    bench_need(cudaMemcpy(device + 3 * rows, starts, (experts + 1) * sizeof *starts, cudaMemcpyHostToDevice));
+    double shares = 0, before = 0;
+    for (uint32_t e = 0; e < experts; e++)
+        shares += exp2(3.0 * (e * 7919 % experts) / experts);
+    for (uint32_t e = 1; e <= experts; e++) {
+        before += exp2(3.0 * ((e - 1) * 7919 % experts) / experts);
+        uint64_t end = uneven ? (uint64_t)((double)rows * before / shares) : rows * e / experts;
+        starts[e] = (int32_t)(e == experts ? rows : end) + (e < experts ? (int32_t)(e * 7919 % 97) - 48 : 0);
+    }
+    bench_need(cudaMemcpy(device + 3 * rows, starts, count * sizeof *starts, cudaMemcpyHostToDevice));
     free(starts);
     return device;
 }
 
-/* The three products of a matrix of each expert; the last once more as a sum in fp32. */
+/* The three products of a matrix of each expert; the last once more as a sum in fp32; then all of uneven rows. */
 static void bench_grouped(const char *model, uint64_t rows, uint32_t experts, uint64_t out, uint64_t in)
 {
     static const char *const names[] = {"forward", "input gradient", "weight gradient", "weight gradient +"};
     const double flops = 2.0 * (double)rows * (double)out * (double)in;
-    for (int k = 0; k < 4; k++) {
-        const bool weights = k >= DTP_GROUPED_WEIGHT_GRADIENT, forward = k == DTP_GROUPED_FORWARD, sum = k == 3;
+    for (int each = 0; each < 8; each++) {
+        const int k = each % 4;
+        const bool uneven = each >= 4, sum = k == 3;
+        const bool weights = k >= DTP_GROUPED_WEIGHT_GRADIENT, forward = k == DTP_GROUPED_FORWARD;
         const uint64_t matrices = experts * out * in;
         struct dtp_grouped_matmul_args a = {
             .a = bench_take(rows * (forward ? in : out), bf16),
             .b = bench_take(weights ? rows * in : matrices, bf16),
-            .routes = bench_routes(rows, experts),
+            .routes = bench_routes(rows, experts, uneven),
             .result = bench_take(weights ? matrices : rows * (forward ? out : in), sum ? fp32 : bf16),
             .rows = rows,
             .out = out,
@@ -444,7 +453,8 @@ static void bench_grouped(const char *model, uint64_t rows, uint32_t experts, ui
             .result_element = sum ? fp32 : bf16,
             .accumulate = sum};
         BENCH(grouped_matmul, a, 2 * (rows * (out + in) + (sum ? 4 : 1) * matrices), flops,
-              "grouped_matmul %s %s %llu x %llu", model, names[k], (unsigned long long)out, (unsigned long long)in);
+              "grouped_matmul %s %s%s %llu x %llu", model, names[k], uneven ? " uneven" : "", (unsigned long long)out,
+              (unsigned long long)in);
     }
 }
 
@@ -555,6 +565,8 @@ int bench(const char *part_of_name)
     bench_grouped("OLMoE down", 65536, 64, 2048, 1024);
     bench_grouped("8 experts up", 16384, 8, 8192, 2048);
     bench_grouped("8 experts down", 16384, 8, 2048, 4096);
+    bench_grouped("Granite 1B up", 131072, 32, 1024, 1024);
+    bench_grouped("Granite 1B down", 131072, 32, 1024, 512);
     bench_copy();
     return 0;
 }
