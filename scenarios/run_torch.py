@@ -68,7 +68,8 @@ LET_BE = {
         "of tensor, context, expert and pipeline parallel ranks, which are refused":
             "layout_order sequence_parallel tp_overlap cp_comm schedule virtual_stages microbatch_group stages "
             "post_validation expert_imbalance etp expert_room",
-        "of Megatron": "bf16_first_layers bf16_last_layers fp8_attention fp8_head megatron_overlap "
+        "of Megatron": "bf16_first_layers bf16_last_layers fp8_attention fp8_head "
+                       "fp8_param_gather precision_aware_optimizer megatron_overlap "
                        "megatron_scatter_gather flex_dispatcher "
                        "unfused_permute fused_qkv_rope "
                        "capacity_factor pad_to_capacity shared_expert_overlap "

@@ -38,8 +38,9 @@ static uint64_t workspaces(const struct dtp_bound *b)
         uint64_t narrow = dtp_plan_shards_params(b->plan) && b->units->count
                               ? smaller(two, b->layers) * b->units->layer_narrow
                               : dtp_bound_layers(b, b->layers, of, of) - dtp_bound_wide(b, b->layers, of);
-        narrow += t->ahead_layers * dtp_transformer_ahead_elements(t) +
-                  t->hidden * (dtp_plan_narrows_head(b->plan) ? t->vocab : 0);
+        narrow += t->ahead_layers * dtp_transformer_ahead_elements(t);
+        narrow = b->plan->megatron.fp8_param_gather ? 0 : narrow; /* which are the parameters */
+        narrow += t->hidden * (dtp_plan_narrows_head(b->plan) ? t->vocab : 0);
         casts = dtp_fp8_standing_bytes(b->plan, &b->cluster->gpu, narrow);
     }
     uint64_t logits = b->plan->hold_logits ? 4 * t->vocab * b->tokens : 0; /* of the step before */

@@ -178,6 +178,7 @@ void dtp_units_of(const struct dtp_transformer *transformer, const struct dtp_cl
     const struct dtp_layer_sums sums = dtp_layer_sums_of(block);
     out->layer_matmul = sums.matrices;
     out->layer_narrow = sums.narrow;
+    out->narrow = t->layers * sums.narrow + t->ahead_layers * dtp_transformer_ahead_elements(t);
     out->layer_cast = sums.matrices + sums.biases;
     out->expert_elements = layer.expert_elements;
     out->expert_shard = layer.expert_shard;
@@ -227,6 +228,8 @@ static uint64_t mean_of(const struct mean *m, uint64_t dense, uint64_t experts)
  * mean. `out` is that of a model of experts alone. */
 static void mix(const struct mean *m, const struct dtp_units *dense, struct dtp_units *out)
 {
+    out->narrow -= m->dense * out->layer_narrow;
+    out->narrow += m->dense * dense->layer_narrow;
     uint64_t layers = out->layers, root = out->total - layers * out->layer,
              root_shard = out->total_shard - layers * out->layer_shard,
              tensors = out->tensors - layers * out->tensors_per_layer;
@@ -341,7 +344,10 @@ static void count_state(const struct dtp_transformer *transformer, const struct 
     }
     if (plan->offload != DTP_OFFLOAD_NONE)
         plan->runtime->closed->offload_state(transformer, units, plan, bytes, shard, out);
-    out->params = bytes->params * out->params_elements;
+    uint64_t narrow = plan->megatron.fp8_param_gather ? units->narrow : 0;
+    out->params = bytes->params * (out->params_elements - narrow);
+    if (narrow)
+        out->params += dtp_fp8_standing_bytes(plan, &out->cluster->gpu, narrow);
     out->grads = bytes->grads * out->grads_elements;
     out->optimizer = dtp_optimizer_whole_bytes(transformer, plan, bytes, out->optimizer_elements);
 }

@@ -23,6 +23,7 @@ struct dtp_units {
     uint64_t expert_ranks;                /* that share one copy of them */
     uint64_t layer_matmul_shard;          /* of layer_shard: the matrices */
     uint64_t layer_narrow;                /* of layer_matmul: what recipes of fewer than 16 bits take */
+    uint64_t narrow;                      /* all of that, where all layers are in the recipe */
     uint64_t layer_cast;                  /* of a layer: matmul weights and biases, what autocast casts */
     uint64_t largest, down;               /* largest matrix of a layer | the MLP's down matrix [f, h] */
     uint64_t qkv, output;                 /* q, k and v, with their latents | attention's output matrix */

@@ -295,8 +295,8 @@ struct dtp_pass_rates dtp_pass_rates(const struct dtp_gpu *gpu)
 
 enum dtp_memory_kernel dtp_update_kernel(const struct dtp_plan *plan)
 {
-    bool narrow = plan->optimizer == DTP_ADAMW_FUSED && dtp_dtype_bytes(plan->precision.params) == 2 &&
-                  dtp_dtype_bytes(plan->precision.moments) == 2;
+    bool narrow = plan->optimizer == DTP_ADAMW_FUSED && !plan->megatron.precision_aware &&
+                  dtp_dtype_bytes(plan->precision.params) == 2 && dtp_dtype_bytes(plan->precision.moments) == 2;
     return narrow ? DTP_KERNEL_NARROW_UPDATE : DTP_KERNEL_STREAMING;
 }
 
@@ -334,6 +334,8 @@ double dtp_optimizer_bytes_per_parameter(const struct dtp_plan *plan)
     if (row->shape == DTP_STATE_MATRICES) /* AdamW's, in one kernel */
         return 2 * param + grad + 4 * dtp_dtype_bytes(p->moments) + 2 * master + checked;
     double passes = plan->optimizer == DTP_MOMENTUM ? 5 : 2;
+    if (dtp_plan_keeps_remainders(plan)) /* p is its other half */
+        return 2 * param + 2 * (double)element.master + grad + passes * state + checked;
     bool own_copy = master > 0 && plan->optimizer == DTP_ADAMW_FUSED; /* which it updates, and writes p from it */
     return (own_copy ? param : 2 * param) + 2 * master + grad + passes * state + checked;
 }

@@ -160,6 +160,23 @@ static enum dtp_status read_narrow(struct dtp_reading *r, bool bf16)
     return read_wide_layers(r, worst);
 }
 
+/* Weights that are casts alone, and what the optimizer keeps: moments in fp32 unless it is precision-aware
+ * (optimizer_config.py, __post_init__). */
+static enum dtp_status read_kept(struct dtp_reading *r, enum dtp_status worst)
+{
+    const char *first = dtp_fact(r, "first_moment"), *second = dtp_fact(r, "second_moment");
+    bool aware = dtp_fact(r, "precision_aware") != NULL, narrow = first && dtp_megatron_is(first, "bf16");
+    if (dtp_fact(r, "fp8") && dtp_fact(r, "fp8_weights"))
+        worst = dtp_megatron_make(r, worst, "fp8_param_gather", "true", "fp8_weights");
+    if (aware)
+        worst = dtp_megatron_make(r, worst, "precision_aware_optimizer", "true", "precision_aware");
+    if (narrow != (second && dtp_megatron_is(second, "bf16")))
+        return dtp_refuse_fact(r, narrow ? "first_moment" : "second_moment", "differs from the other moment's format");
+    if (narrow && !aware)
+        return dtp_refuse_fact(r, "first_moment", "is not fp32, which takes a precision-aware optimizer");
+    return narrow ? dtp_megatron_make(r, worst, "moment_dtype", "bf16", "first_moment") : worst;
+}
+
 /* Gradients are summed and reduced in fp32 beside bf16 unless grad_reduce_in_bf16 says otherwise (arguments.py), beside
  * fp16 in fp16 unless accumulate_allreduce_grads_in_fp32 does. */
 static enum dtp_status read_formats(struct dtp_reading *r)
@@ -174,6 +191,7 @@ static enum dtp_status read_formats(struct dtp_reading *r)
                                   : fp16 ? "fp16-mixed"
                                          : "fp32",
                                   bf16 ? "bf16" : "fp16");
+    worst = read_kept(r, worst);
     if (bf16)
         return dtp_megatron_make(r, worst, "reduce_dtype", dtp_fact(r, "reduce_bf16") ? "bf16" : "fp32", "reduce_bf16");
     if (fp16)
@@ -327,6 +345,19 @@ static void write_narrow(struct dtp_writing *w)
     dtp_say_count(w, "last_bf16", plan->bf16_last);
 }
 
+static void write_kept(struct dtp_writing *w)
+{
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    dtp_megatron_say_if(w, "fp8_weights", plan->megatron.fp8_param_gather);
+    dtp_megatron_say_if(w, "reused_buffer",
+                        plan->megatron.fp8_param_gather && plan->precision.fp8_recipe == DTP_FP8_MXFP8);
+    dtp_megatron_say_if(w, "precision_aware", plan->megatron.precision_aware);
+    if (!plan->megatron.precision_aware || plan->precision.moments != DTP_BF16)
+        return;
+    dtp_say(w, "first_moment", "bf16");
+    dtp_say(w, "second_moment", "bf16");
+}
+
 static void write_checkpointing(struct dtp_writing *w)
 {
     const struct dtp_plan *plan = &dtp_written_job(w)->plan;
@@ -359,6 +390,7 @@ void dtp_megatron_write(struct dtp_writing *w)
     dtp_megatron_say_if(w, "bf16", p->compute == DTP_BF16 || narrow);
     if (narrow)
         write_narrow(w);
+    write_kept(w);
     dtp_megatron_say_if(w, "fp16", p->compute == DTP_FP16);
     dtp_megatron_say_if(w, "reduce_bf16", (p->compute == DTP_BF16 || narrow) && p->reduce == DTP_BF16);
     dtp_megatron_say_if(w, "reduce_fp32", p->compute == DTP_FP16 && p->reduce == DTP_FP32);

@@ -3,6 +3,8 @@
 #include "import/write.h"
 #include "plan/runtime.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct dtp_row rows[] = {
@@ -27,6 +29,73 @@ static enum dtp_status read_fsdp(struct dtp_reading *r, const char *fsdp, bool b
     if (offload)
         worst = dtp_worse(worst, dtp_make_key(r, "offload", "params", "fsdp"));
     return bf16 ? dtp_worse(worst, dtp_make_key(r, "reduce_dtype", "bf16", "bf16")) : worst;
+}
+
+/* Of "rank=64, scale=0.25" the text behind a word and '=', of `length` bytes; NULL: it is not among them. */
+static const char *argument(const char *list, const char *word, size_t *length)
+{
+    for (size_t at = 0; list && list[at];) {
+        at += strspn(list + at, ", ");
+        size_t whole = strcspn(list + at, ","), name = strcspn(list + at, "=, ");
+        if (name == strlen(word) && strncmp(list + at, word, name) == 0 && list[at + name] == '=') {
+            *length = strcspn(list + at + name + 1, ", ");
+            return list + at + name + 1;
+        }
+        at += whole;
+    }
+    return NULL;
+}
+
+/* The names, as patterns or not, of a block's parts and of its linears: both parts, or all seven linears, are its
+ * matrices, which is what a plan projects. Any other linear, the head under "all-linear" too, would be one more. */
+static bool names_block(const char *list)
+{
+    static const char *const names[] = {"attn",   "self_attn", "mlp",       "q_proj",  "k_proj",
+                                        "v_proj", "o_proj",    "gate_proj", "up_proj", "down_proj"};
+    const unsigned attention = 1u << 0 | 1u << 1, mlp = 1u << 2, linears = 0x7fu << 3;
+    unsigned set = 0;
+    for (size_t at = strspn(list, ", "); list[at]; at += strspn(list + at, ", ")) {
+        size_t length = strcspn(list + at, ", "), front = strspn(list + at, ".*"), i = 0;
+        const char *name = list + at + front;
+        size_t own = strcspn(name, ".*, ");
+        while (i < sizeof names / sizeof *names && (strlen(names[i]) != own || strncmp(names[i], name, own) != 0))
+            i++;
+        if (i == sizeof names / sizeof *names)
+            return false;
+        set |= 1u << i;
+        at += length;
+    }
+    return ((set & attention) && (set & mlp)) || (set & linears) == linears;
+}
+
+/* GaLore and APOLLO project the gradients of linears that are named, by optim_args (trainer_optimizer.py, trainer.py):
+ * rank 128, of GaLore the shorter side (proj_type std), of APOLLO at random, each channel scaled by itself. */
+static enum dtp_status read_projection(struct dtp_reading *r, const char *optim, enum dtp_status worst)
+{
+    static const struct {
+        const char *word, *only;
+    } fixed[] = {{"proj_type", "std"}, {"proj", "random"}, {"scale_type", "channel"}};
+    const char *list = dtp_fact(r, "optim_args"), *modules = dtp_fact(r, "projected");
+    size_t length = 0;
+    if (!is(optim, "galore") && !is(optim, "apollo"))
+        return modules ? dtp_refuse_fact(r, "projected", "is of optimizers that project, which optim names none of")
+                       : worst;
+    if (!modules)
+        return dtp_refuse_fact(r, "optim", "takes optim_target_modules; give [attn, mlp]");
+    if (!names_block(modules))
+        return dtp_refuse_fact(r, "projected", "are other linears than all of a block's; give [attn, mlp]");
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+        const char *given = argument(list, fixed[i].word, &length);
+        if (given && (strlen(fixed[i].only) != length || strncmp(given, fixed[i].only, length) != 0))
+            return dtp_refuse_fact(r, "optim_args", "names a projection that is not modelled; leave out %s",
+                                   fixed[i].word);
+    }
+    const char *given = argument(list, "rank", &length);
+    char rank[24];
+    if (given && length >= sizeof rank)
+        return dtp_refuse_fact(r, "optim_args", "has no rank that is a number");
+    snprintf(rank, sizeof rank, "%.*s", given ? (int)length : 3, given ? given : "128");
+    return dtp_worse(worst, dtp_make_key(r, "projection_rank", rank, given ? "optim_args" : "optim"));
 }
 
 static enum dtp_status read_settings(struct dtp_reading *r)
@@ -56,6 +125,7 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     /* trl/trainer/model_config.py: lora_r 16, lora_alpha 32, lora_dropout 0.05, use_bnb_nested_quant false */
     worst = dtp_worse(worst, dtp_make_adapters(r, &(struct dtp_adapter_defaults){"16", "32", "0.05", false, false}));
     bool deepspeed = dtp_reads_beside(r, "deepspeed");
+    worst = read_projection(r, optim, worst);
     return dtp_worse(worst,
                      dtp_make_key(r, "optimizer", deepspeed || !optim ? "adamw" : optim, optim ? "optim" : NULL));
 }
@@ -74,6 +144,12 @@ static void write_settings(struct dtp_writing *w)
     dtp_say_key(w, "attention");
     dtp_say_key(w, "loss");
     dtp_say(w, "optim", dtp_written_value(w, "optimizer"));
+    if (job->plan.optimizer == DTP_GALORE || job->plan.optimizer == DTP_APOLLO) {
+        char arguments[40];
+        snprintf(arguments, sizeof arguments, "rank=%" PRIu32, job->plan.projection_rank);
+        dtp_say(w, "projected", "attn,mlp");
+        dtp_say(w, "optim_args", arguments);
+    }
     if (!deepspeed)
         dtp_say_key(w, "compile");
     dtp_write_base(w);

@@ -3,6 +3,7 @@
 #include "lower/lower_context.h"
 
 #include "base/bytes.h"
+#include "lower/lower_fp8.h"
 #include "lower/lower_graphs.h"
 
 #include <assert.h>
@@ -212,8 +213,7 @@ void dtp_lower_unfetch(struct dtp_lowering *l)
     call(l, l->hooks->unfetch);
 }
 
-/* Elements of the rank's matrices that matmuls read in fewer than 16 bits. */
-static uint64_t narrow_elements(const struct dtp_lowering *l)
+uint64_t dtp_lower_narrow_elements(const struct dtp_lowering *l)
 {
     uint64_t of[DTP_LAYER_MLPS], elements = 0;
     for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++)
@@ -221,7 +221,6 @@ static uint64_t narrow_elements(const struct dtp_lowering *l)
     for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
         elements += dtp_lower_is_wide(l, layer) ? 0 : of[dtp_lower_mlp(l, layer)];
     const struct dtp_layer_matrix projection = dtp_lower_ahead_projection(l);
-    elements += dtp_plan_narrows_head(l->plan) ? l->root.elements[DTP_ROOT_HEAD] : 0;
     return elements + l->transformer->ahead_layers * projection.in * projection.out;
 }
 
@@ -240,7 +239,10 @@ static void make_standing_buffers(struct dtp_lowering *l)
     if (l->casts.kept) { /* casts of weights, kept over the step; sharded: of two units */
         uint64_t layers = l->transformer->layers, two = 2 * (uint64_t)l->plan->wrap_layers;
         bool units = dtp_plan_shards_params(l->plan) && two && two < layers;
-        uint64_t elements = units ? two * dtp_layer_narrow_elements(&l->tensors.kind) : narrow_elements(l);
+        uint64_t elements = units ? two * dtp_layer_narrow_elements(&l->tensors.kind) : dtp_lower_narrow_elements(l);
+        if (l->plan->megatron.fp8_param_gather) /* these are the parameters */
+            elements = 0;
+        elements += dtp_plan_narrows_head(l->plan) ? l->root.elements[DTP_ROOT_HEAD] : 0;
         dtp_lower_buffer(l, "fp8 weights", DTP_OWNER_WEIGHTS, DTP_STREAM_COMPUTE,
                          dtp_fp8_standing_bytes(l->plan, &l->cluster->gpu, elements), true);
     }

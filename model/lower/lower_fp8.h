@@ -22,4 +22,7 @@ dtp_buffer_id dtp_lower_fp8_weight_again(struct dtp_lowering *l, struct dtp_flig
 void dtp_lower_fp8_core(struct dtp_lowering *l, bool backward);
 void dtp_lower_fp8_head(struct dtp_lowering *l, enum dtp_fp8_operand operand, uint64_t tokens, dtp_buffer_id source);
 
+/* Elements of the rank's layers' matrices that matmuls read in fewer than 16 bits. */
+uint64_t dtp_lower_narrow_elements(const struct dtp_lowering *l);
+
 #endif

@@ -1,5 +1,7 @@
 #include "plan/fp8_casts.h"
 
+#include <limits.h>
+
 /* Of torchao's eager kernels, see fp8_casts.h; in fp32 too, where the cast to fp32 is none. */
 #define EAGER_CAST_BYTES 33
 #define EAGER_CAST_KERNELS 6
@@ -95,7 +97,10 @@ static void transformer_engine(const struct dtp_plan *plan, const struct dtp_fp8
     uint32_t kernels = amax > 0 ? 2 : 1;
     bool fused = row->amax == DTP_FP8_AMAX_HISTORY && dtp_plan_fuses(plan); /* the kernel before casts */
     set(out, DTP_FP8_INPUT, fused ? second : whole, kernels);
-    set(out, DTP_FP8_WEIGHT, whole, kernels);
+    if (dtp_fp8_gather_saves(plan)) /* rows came as they are */
+        set(out, DTP_FP8_WEIGHT, second > 0 ? cast + second : 0, 1);
+    else
+        set(out, DTP_FP8_WEIGHT, whole, kernels);
     set(out, DTP_FP8_GRADIENT_ROWS, whole, kernels);
     if (dtp_plan_gathers_casts(plan)) {
         out->of[DTP_FP8_INPUT].gathered_bytes = gathered_bytes(plan, row, fused ? second : whole, second);
@@ -156,6 +161,13 @@ struct dtp_fp8_core dtp_fp8_core_bytes(const struct dtp_fp8_casts *casts, const 
     uint64_t inputs = (t->heads + kv_heads) * t->head_dim + kv_heads * values;
     double bytes = casts->of[DTP_FP8_GRADIENT_ROWS].bytes;
     return (struct dtp_fp8_core){bytes * (double)inputs, bytes * (double)(t->heads * values)};
+}
+
+uint64_t dtp_fp8_gather_saves(const struct dtp_plan *plan)
+{
+    const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(plan->precision.fp8_recipe);
+    bool wide = !plan->megatron.fp8_param_gather || row->parts == DTP_FP8_ON_BLACKWELL;
+    return wide ? 0 : dtp_plan_compute_bytes(plan) - row->bits / CHAR_BIT;
 }
 
 uint64_t dtp_fp8_wire_bytes(const struct dtp_plan *plan, uint64_t elements)

@@ -84,9 +84,15 @@ struct dtp_fp8_core {
 };
 struct dtp_fp8_core dtp_fp8_core_bytes(const struct dtp_fp8_casts *casts, const struct dtp_plan *plan,
                                        const struct dtp_transformer *transformer);
+/* Bytes of an element of a layer's matrices that a gather of casts (fp8_param_gather) saves beside one of 16 bits.
+ * Casts whose scales are of blocks of 32 lie in memory as no gather may cut them: such weights are gathered in 16 bits,
+ * in the place of the gradients, and each rank casts all (Megatron-Core, distributed/param_and_grad_buffer.py,
+ * reuse_grad_buf_for_mxfp8_param_ag; _post_param_sync). */
+uint64_t dtp_fp8_gather_saves(const struct dtp_plan *plan);
 /* What is gathered of so many elements, dtp_plan_gathers_casts. */
 uint64_t dtp_fp8_wire_bytes(const struct dtp_plan *plan, uint64_t elements);
-/* Bytes of the casts of weights that stand over the step, of so many elements: rows, and columns where they differ. */
+/* Bytes of the casts of weights that stand over the step, or are the parameters (fp8_param_gather), of so many
+ * elements: rows, and columns where they differ. */
 uint64_t dtp_fp8_standing_bytes(const struct dtp_plan *plan, const struct dtp_gpu *gpu, uint64_t elements);
 
 #endif

@@ -264,8 +264,10 @@ static void check_master(struct dtp_resolver *r)
                         "runtime %s trains with parameters in the compute dtype and an fp32 master, not with "
                         "precision %s; use bf16-mixed, fp16-mixed or fp32",
                         runtime, dtp_precision_name(p));
-    if (p->moments != DTP_FP32 && p->moments != DTP_INT8)
-        dtp_plan_refuse(r, "moment_dtype", "runtime %s keeps moments in fp32", runtime);
+    bool aware = r->plan->megatron.precision_aware && p->moments == DTP_BF16;
+    if (p->moments != DTP_FP32 && p->moments != DTP_INT8 && !aware)
+        dtp_plan_refuse(r, "moment_dtype",
+                        "runtime %s keeps moments in fp32; in bf16 megatron's precision_aware_optimizer does", runtime);
 }
 
 static void check_gpu_dtype(struct dtp_resolver *r)

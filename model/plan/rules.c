@@ -243,6 +243,13 @@ void dtp_plan_of_ends(const struct dtp_plan *plan, struct dtp_plan *out)
         out->precision.moments = plan->precision.params;
 }
 
+bool dtp_plan_keeps_remainders(const struct dtp_plan *plan)
+{
+    bool updated = plan->precision.fp8_recipe == DTP_FP8_NONE ||
+                   (plan->precision.fp8_recipe == DTP_FP8_DELAYED && !plan->megatron.fp8_param_gather);
+    return plan->megatron.precision_aware && plan->precision.params == DTP_BF16 && updated;
+}
+
 void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_bytes *out)
 {
     uint64_t stored = stored_bytes(plan), master = dtp_dtype_bytes(plan->precision.master);
@@ -251,6 +258,8 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
                                       .grads = grads_bytes(plan, stored),
                                       .moments = moments_bytes(plan),
                                       .master = master > stored ? master : 0};
+    if (dtp_plan_keeps_remainders(plan))
+        out->master -= stored;
     out->optimizer = out->moments + out->master;
     const struct dtp_optimizer_row *row = dtp_optimizer_row(plan->optimizer);
     out->block_elements = row->block;

@@ -63,6 +63,10 @@ struct dtp_element_bytes {
     uint64_t optimizer; /* both */
     uint64_t block_elements, block_bytes; /* of the optimizer's states: scales of so many elements; 0: there are none */
 };
+/* True where the master is kept as what it has beyond the bf16 weight: of parameters in bf16 that the fused Adam of
+ * Transformer Engine updates itself, which of those in fp8 it does by delayed scaling alone (optimizer_config.py,
+ * use_precision_aware_optimizer_no_fp8_or_ds_fp8; pytorch/optimizers/fused_adam.py: store_param_remainders). */
+bool dtp_plan_keeps_remainders(const struct dtp_plan *plan);
 /* Embedding and head that are trained beside adapters of another dtype have gradients and state in their own; `out`: a
  * plan whose adapters had that. */
 bool dtp_plan_mixes_ends(const struct dtp_plan *plan);

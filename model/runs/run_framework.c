@@ -30,6 +30,19 @@
  * (grad_reduce_in_fp32). Their fp8 was scaled by earlier steps (bf16_with_fp8_mixed) until Megatron-Bridge, whose
  * summaries of 2025 on say FP8-CS where they say any. */
 #define NEMO_RULES MEGATRON_RULES, .attention = "flash", .reduce = "bf16", .sequence_parallel = true, .overlaps = true
+/* What Megatron-Bridge's recipes say of weights and optimizer, v0.1.0rc4 to v0.6.0: fp8_param_gather of scales of a
+ * tensor and of mxfp8, not of blockwise and nvfp4 (src/megatron/bridge/training/mixed_precision.py); a precision-aware
+ * optimizer in bf16 (scripts/performance, compute_dtype == "bf16"), with moments in fp32. Recipes of some models go
+ * further (run_parts.c). */
+#define BRIDGE_FORMATS .fp8_weights = "fp8-current fp8-delayed mxfp8", .aware_precisions = "bf16-mixed"
+/* NeMo 2's: fp8_params, later fp8_param_gather (nemo/collections/llm/recipes/precision/mixed_precision.py). */
+#define NEMO_WEIGHTS .fp8_weights = "fp8-current fp8-delayed mxfp8"
+/* Megatron-MoE-ModelZoo's script, of which arXiv:2603.07685 is the report: --fp8-param-gather and a precision-aware
+ * optimizer with moments in bf16 where it trains in 8 bits (sbatch_benchmarking.sh). */
+#define ZOO_RULES                                                                                                      \
+    MEGATRON_RULES, RECIPES_LOSS, .attention = "flash", .sequence_parallel = true,                                     \
+                                  .fp8_weights = "fp8-blockwise mxfp8", .aware_precisions = "fp8-blockwise mxfp8",     \
+                                  .bf16_moments = true
 /* llmq is a C++/CUDA program of fused kernels without an autograd graph, as our executor is. */
 #define EXECUTOR_RULES                                                                                                 \
     .runtime = "dtplan", .optimizer = "adamw-fused", .loss = "fused", .selective = DTP_SELECTIVE_POINTWISE,            \
@@ -150,9 +163,11 @@ static const struct dtp_run_framework frameworks[] = {
      .attention = "flash1",
      .unfused_unless_asked = true,
      .scatter_gather = true},
-    {.word = "Megatron-Bridge", NEMO_RULES, RECIPES_LOSS, .fp8 = "fp8-current"},
+    {.word = "Megatron-Bridge", NEMO_RULES, RECIPES_LOSS, BRIDGE_FORMATS, .fp8 = "fp8-current"},
     {.word = "NeMo", .source = NEMO_OF_2024, NEMO_RULES, .loss = "native", .fp8 = "fp8-delayed"},
-    {.word = "NeMo", NEMO_RULES, RECIPES_LOSS, .fp8 = "fp8-delayed"},
+    {.word = "NeMo", NEMO_RULES, RECIPES_LOSS, NEMO_WEIGHTS, .fp8 = "fp8-delayed"},
+    {.word = "Megatron-Core", .source = "Megatron-MoE-ModelZoo", ZOO_RULES},
+    {.word = "Megatron-Core", .source = "arXiv:2603.07685", ZOO_RULES},
     {.word = "Megatron-Core", MEGATRON_RULES, RECIPES_LOSS, .attention = "flash", .sequence_parallel = true},
     {.word = "Megatron", MEGATRON_RULES, RECIPES_LOSS, .attention = "flash", .scatter_gather = true},
     {.word = "InternEvo", MEGATRON_RULES, .loss = "fused", .attention = "flash2"},

@@ -395,6 +395,43 @@ const char *dtp_run_fp8_precision(const struct writer *w)
     return w->framework->fp8 ? w->framework->fp8 : "fp8-tensorwise";
 }
 
+/* Models whose recipes in Megatron-Bridge have a precision-aware optimizer with moments in bf16 in all precisions
+ * (src/megatron/bridge/recipes: deepseek, moonlight, olmoe), and those that Muon trains, whose optimizer has neither
+ * that nor weights in 8 bits (kimi_k2.py; scripts/performance/configs/kimi). */
+static const char *const narrow_moments[] = {"DeepSeek-V3", "Moonlight", "OLMoE"};
+static const char muon_model[] = "Kimi";
+
+static bool among(const char *words, const char *word)
+{
+    const char *found = words ? strstr(words, word) : NULL;
+    return found && (found[strlen(word)] == ' ' || !found[strlen(word)]) && (found == words || found[-1] == ' ');
+}
+
+void dtp_run_write_distributed(struct writer *w, bool fp8)
+{
+    const struct dtp_run *run = w->run;
+    const struct dtp_run_framework *framework = w->framework;
+    const bool bridge = strstr(framework->word, "Bridge");
+    const char *precision = fp8 ? dtp_run_fp8_precision(w) : "bf16-mixed";
+    /* Megatron-LM's examples/moe_recipes have fp8_param_gather where they have a precision-aware optimizer, which notes
+     * say, and neither elsewhere */
+    const bool told = strstr(run->source, "moe_recipes"), noted = strstr(run->notes, "precision-aware optimizer");
+    bool aware = noted || (!told && among(framework->aware_precisions, precision)),
+         gathers = told ? noted && fp8 : among(framework->fp8_weights, precision),
+         narrow = aware && framework->bf16_moments;
+    if (run->lora_rank || (bridge && strstr(run->model_name, muon_model)))
+        return;
+    for (size_t i = 0; bridge && !told && i < sizeof narrow_moments / sizeof *narrow_moments; i++)
+        if (strstr(run->model_name, narrow_moments[i]))
+            aware = narrow = true;
+    if (gathers)
+        set_switch(w, "fp8_param_gather", true);
+    if (aware)
+        set_switch(w, "precision_aware_optimizer", true);
+    if (narrow || (aware && (strstr(run->notes, "bf16 moments") || strstr(run->notes, "BF16 optimizer moments"))))
+        set_text(w, "moment_dtype", "bf16");
+}
+
 static void write_recipe(struct writer *w)
 {
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)

@@ -387,6 +387,9 @@ static void write_precision(struct writer *w)
         set(w, "reduce_dtype", "bf16");
     } else if (w->framework->reduce && (is_fsdp(w) || strcmp(runtime_of(w), "megatron") == 0) && strcmp(dtype, "fp32"))
         set(w, "reduce_dtype", "%s", w->framework->reduce);
+    if (strcmp(runtime_of(w), "megatron") == 0 && strcmp(strategy_of(w), "zero1") == 0 &&
+        (fp8 || strcmp(dtype, "bf16") == 0))
+        dtp_run_write_distributed(w, fp8);
 }
 
 /* ---- memory choices -------------------------------------------------------------------------------------------- */

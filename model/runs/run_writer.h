@@ -77,6 +77,8 @@ void dtp_run_write_layout(struct writer *w);
 void dtp_run_write_power(struct writer *w, const struct dtp_gpu *gpu);
 /* What a run under DeepSpeed's engine sets there. */
 void dtp_run_write_engine(struct writer *w);
+/* Under Megatron's distributed optimizer: whether weights are kept as casts, and what the optimizer keeps. */
+void dtp_run_write_distributed(struct writer *w, bool fp8);
 /* run_checkpointing.c: settles what `job`, made of `scenario`, recomputes. */
 enum dtp_status dtp_run_settle_checkpointing(const struct dtp_run *run, const struct dtp_catalog *catalog,
                                              struct dtp_scenario *scenario, struct dtp_job *job,

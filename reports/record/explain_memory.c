@@ -70,6 +70,8 @@ static bool explain_state(const struct peak *p, const struct dtp_live_kind *kind
         return false; /* scales of blocks, and state by tensors, have no line of their own */
     if (params && dtp_plan_adapts(plan))
         return explain_frozen(p, e);
+    if (params && plan->megatron.fp8_param_gather)
+        return false; /* of two kinds */
     bool shards = params ? dtp_plan_shards_params(plan) : dtp_plan_shards_optimizer(plan);
     uint64_t elements = params ? p->state.params_elements : p->state.optimizer_elements;
     const struct {

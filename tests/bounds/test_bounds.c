@@ -190,7 +190,13 @@ static void test_ahead(void **state)
             assert_true(dtp_precision_recipe("fp8-current", &job.asked.precision));
             job.asked.megatron.bf16_first = (uint32_t)random_below(3);
             job.asked.megatron.bf16_last = (uint32_t)random_below(3);
+            bool wide = job.asked.megatron.bf16_first || job.asked.megatron.bf16_last;
+            job.asked.megatron.fp8_param_gather = !wide && job.asked.strategy == DTP_ZERO1 && random_bool();
         }
+        job.asked.megatron.precision_aware = job.asked.strategy == DTP_ZERO1 && random_bool();
+        dtp_precision_for_runtime(&job.asked.precision, job.asked.runtime);
+        if (job.asked.megatron.precision_aware && random_bool())
+            job.asked.precision.moments = DTP_BF16;
         job.plan = job.asked;
         if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) == DTP_OK)
             check_job(&job, &tally);

@@ -229,6 +229,35 @@ static void torchtitan_degrees(void **state)
                    "parallelism.data_parallel_replicate_degree");
 }
 
+/* Of Transformers' Trainer: linears by name or pattern, the rank among other numbers, 128 without one; what projects
+ * another set of linears, or otherwise, is refused. */
+static void trainer_projections(void **state)
+{
+    (void)state;
+#define TRAINER "output_dir: out\nnum_train_epochs: 1\nlr_scheduler_type: linear\nbf16: true\n"
+#define ONE_GPU "model=llama-2-7b gpu=h200-sxm gpus=1 seq=2048"
+    import(TRAINER "optim: galore_adamw\noptim_target_modules: ['.*attn.*', '.*mlp.*']\n"
+                   "optim_args: 'update_proj_gap=100, rank=64, scale=0.10'\n",
+           ONE_GPU);
+    assert_int_equal(file.job.plan.optimizer, DTP_GALORE);
+    assert_int_equal(file.job.plan.projection_rank, 64);
+    import(TRAINER "optim: apollo_adamw\noptim_target_modules: [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
+                   "down_proj]\noptim_args: proj=random,scale_type=channel\n",
+           ONE_GPU);
+    assert_int_equal(file.job.plan.optimizer, DTP_APOLLO);
+    assert_int_equal(file.job.plan.projection_rank, 128);
+    expect_refusal(TRAINER "optim: galore_adamw\n", ONE_GPU, "takes optim_target_modules");
+    expect_refusal(TRAINER "optim: galore_adamw\noptim_target_modules: all-linear\n", ONE_GPU,
+                   "other linears than all of a block's");
+    expect_refusal(TRAINER "optim: galore_adamw\noptim_target_modules: [attn]\n", ONE_GPU,
+                   "other linears than all of a block's");
+    expect_refusal(TRAINER "optim: apollo_adamw\noptim_target_modules: [attn, mlp]\noptim_args: proj=svd\n", ONE_GPU,
+                   "leave out proj");
+    expect_refusal(TRAINER "optim: adamw_torch\noptim_target_modules: [attn, mlp]\n", ONE_GPU,
+                   "is of optimizers that project");
+    expect_refusal(TRAINER "optim: galore_adamw_8bit\noptim_target_modules: [attn, mlp]\n", ONE_GPU, "optim");
+}
+
 static void other_files_are_refused(void **state)
 {
     (void)state;
@@ -257,6 +286,7 @@ int main(void)
         cmocka_unit_test(accelerate_fsdp),
         cmocka_unit_test(torchtitan_defaults),
         cmocka_unit_test(torchtitan_degrees),
+        cmocka_unit_test(trainer_projections),
         cmocka_unit_test(other_files_are_refused),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_all);

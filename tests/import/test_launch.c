@@ -190,6 +190,13 @@ static void draw_megatron_experts(struct dtp_scenario *s)
     if (strcmp(precision, "mxfp8") == 0)
         set(s, "fp8_head", ONE_OF("true", "false"));
     set(s, "reduce_dtype", ONE_OF("", "", "fp32"));
+    bool casts = strcmp(precision, "mxfp8") == 0 || strncmp(precision, "fp8", 3) == 0;
+    if (random_below(3) > 0)
+        return;
+    set(s, "strategy", "zero1");
+    set(s, "fp8_param_gather", casts ? ONE_OF("true", "false") : "");
+    set(s, "precision_aware_optimizer", "true");
+    set(s, "moment_dtype", ONE_OF("fp32", "bf16"));
 }
 
 /* Beside it gpt-oss, whose windows, sinks and clamped gates its files say, CUDA graphs, attention in 8 bits. */
@@ -208,6 +215,8 @@ static void draw_bridge_experts(struct dtp_scenario *s)
         set(s, "cp", "1");
         set(s, "precision", "mxfp8");
         set(s, "fp8_attention", "true");
+        set(s, "strategy", "zero1");
+        set(s, "fp8_param_gather", ONE_OF("true", "false"));
     }
 }
 

@@ -239,6 +239,25 @@
     X(tp, NATIVE, 1, "|2|4")                                                                                           \
     X(pp, NATIVE, 2, "2")                                                                                              \
     X(accumulate, NATIVE, 1, "4")                                                                                      \
-    X(loss, NATIVE, 1, "native")
+    X(loss, NATIVE, 1, "native")                                                                                       \
+    X(strategy, KEPT, 1, "zero1")                                                                                      \
+    X(gpu, KEPT, 1, "b200-sxm")                                                                                        \
+    X(gpus, KEPT, 1, "8|16")                                                                                           \
+    X(gpus_per_node, KEPT, 1, "8")                                                                                     \
+    X(kv_heads, KEPT, 1, "8")                                                                                          \
+    X(head_dim, KEPT, 1, "128")                                                                                        \
+    X(hidden, KEPT, 1, "1024")                                                                                         \
+    X(ffn, KEPT, 1, "4096")                                                                                            \
+    X(ep, KEPT, 1, "2|4")                                                                                              \
+    X(tp, KEPT, 1, "")                                                                                                 \
+    X(megatron_overlap, KEPT, 1, "")                                                                                   \
+    X(precision, KEPT, 1, "mxfp8|fp8-current|fp8-delayed|bf16-mixed")                                                  \
+    X(fp8_param_gather, KEPT, 2, "true")                                                                               \
+    X(precision_aware_optimizer, KEPT, 2, "true")                                                                      \
+    X(moment_dtype, KEPT, 3, "bf16")                                                                                   \
+    X(cuda_graph_modules, KEPT, 1, "")                                                                                 \
+    X(recompute_modules, KEPT, 1, "|moe_act")                                                                          \
+    X(pp, KEPT, 3, "2")                                                                                                \
+    X(accumulate, KEPT, 1, "4|8")
 
 #endif

@@ -231,7 +231,7 @@ static const char random_named_fields[] =
     "bf16_linears "
     "bf16_optimizer "
     "overlap "
-    "bf16_first bf16_last fp8_attention fp8_head "
+    "bf16_first bf16_last fp8_attention fp8_head fp8_param_gather precision_aware "
     "flex_dispatcher unfused_permute capacity_factor pad_to_capacity shared_overlap expert_overlap recompute graphs "
     "clip_norm gradient_norm loss_chunk "
     "gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream delay_wgrad update_in_backward "

@@ -116,6 +116,9 @@ static void test_random_plans(void **state)
             job.asked.megatron.fp8_attention = random_bool();
             job.asked.megatron.fp8_head = !job.transformer.tied_head && random_bool();
         }
+        job.asked.megatron.fp8_param_gather =
+            job.asked.precision.compute == DTP_FP8 && job.asked.strategy == DTP_ZERO1 && random_bool();
+        job.asked.megatron.precision_aware = job.asked.strategy == DTP_ZERO1 && random_bool();
         job.plan = job.asked;
         if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, NULL) != DTP_OK)
             continue;

@@ -19,7 +19,8 @@ static void add_experts(struct dtp_traffic *job, uint64_t elements, uint64_t buc
         of[DTP_ALL_REDUCE] = (struct dtp_scales){2 * sent, job->reductions * buckets};
     } else {
         of[DTP_REDUCE_SCATTER] = (struct dtp_scales){sent, job->reductions * buckets};
-        of[DTP_ALL_GATHER] = (struct dtp_scales){dtp_traffic_ring(elements * job->bytes.params, same), buckets};
+        uint64_t wire = elements * (job->bytes.params - dtp_fp8_gather_saves(job->plan));
+        of[DTP_ALL_GATHER] = (struct dtp_scales){dtp_traffic_ring(wire, same), buckets};
     }
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++)
         if (i != DTP_ALL_TO_ALL)
@@ -44,7 +45,9 @@ static void traffic(struct dtp_traffic *job)
         return;
     }
     dtp_traffic_add(job, DTP_REDUCE_SCATTER, dtp_bytes_product(reductions, sent), reductions * collectives, gpus, 1);
-    dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(dense * job->bytes.params, gpus), collectives, gpus, 1);
+    uint64_t saved = dtp_fp8_gather_saves(job->plan);
+    uint64_t wire = dense * job->bytes.params - (saved ? saved * (u->narrow - experts) : 0);
+    dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(wire, gpus), collectives, gpus, 1);
 }
 
 const struct dtp_closed_form_hooks dtp_megatron_closed_form = {

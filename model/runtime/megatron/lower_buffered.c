@@ -15,6 +15,7 @@
  * its last, which is when they are reduce-scattered: so the trainer of Llama 3 "shards optimizer states and gradients,
  * but for model shards we do not reshard after forward" (arXiv:2407.21783, section 3.3.2). Weights are gathered as with
  * overlap. */
+#include "lower/lower_fp8.h"
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
@@ -97,6 +98,58 @@ static uint64_t own_elements(const struct dtp_lowering *l)
            dtp_divide_up(expert_elements(l), dtp_plan_expert_shard_ranks(l->cluster, l->plan));
 }
 
+/* Elements of the rank's buffers that come with one gather: experts that ranks divide, or the rest; `narrow` of them
+ * are casts alone (fp8_param_gather). */
+struct part {
+    uint64_t elements, narrow;
+};
+
+static struct part part_of(const struct dtp_lowering *l, bool experts)
+{
+    bool casts = l->plan->megatron.fp8_param_gather;
+    uint64_t divided = expert_elements(l), narrow = casts ? dtp_lower_narrow_elements(l) : 0;
+    return experts ? (struct part){divided, casts ? divided : 0}
+                   : (struct part){dense_elements(l), casts ? narrow - divided : 0};
+}
+
+/* Where an element of a part is, of which weights in 16 bits and casts are taken to be evenly spread. */
+static uint64_t place(uint64_t bytes, uint64_t element, uint64_t elements)
+{
+    return elements ? (uint64_t)((double)bytes * ((double)element / (double)elements)) : 0;
+}
+
+static uint64_t kept_bytes(const struct dtp_lowering *l, const struct part *part)
+{
+    return l->bytes.params * (part->elements - part->narrow) +
+           dtp_fp8_standing_bytes(l->plan, &l->cluster->gpu, part->narrow);
+}
+
+static uint64_t params_bytes(const struct dtp_lowering *l)
+{
+    const struct part dense = part_of(l, false), experts = part_of(l, true);
+    return kept_bytes(l, &dense) + kept_bytes(l, &experts);
+}
+
+static uint64_t params_place(const struct dtp_lowering *l, uint64_t element)
+{
+    if (!l->plan->megatron.fp8_param_gather)
+        return element * l->bytes.params;
+    const struct part dense = part_of(l, false), experts = part_of(l, true);
+    return element <= dense.elements
+               ? place(kept_bytes(l, &dense), element, dense.elements)
+               : kept_bytes(l, &dense) + place(kept_bytes(l, &experts), element - dense.elements, experts.elements);
+}
+
+/* On the wire, in front of an element of a part. */
+static uint64_t wire_place(const struct dtp_lowering *l, bool experts, uint64_t element)
+{
+    uint64_t saved = dtp_fp8_gather_saves(l->plan);
+    if (!saved)
+        return element * l->bytes.params;
+    const struct part part = part_of(l, experts);
+    return place(l->bytes.params * part.elements - saved * part.narrow, element, part.elements);
+}
+
 static uint64_t bucket_elements(const struct dtp_lowering *l)
 {
     uint64_t per_rank = UINT64_C(1000000) * l->data_ranks;
@@ -143,7 +196,7 @@ static enum dtp_status make(struct dtp_lowering *l)
 {
     uint64_t total = model_elements(l), ranks = l->plan->shard_group;
     struct dtp_module_state *all = whole(l);
-    all->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, l->bytes.params * total, true);
+    all->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, params_bytes(l), true);
     all->gradient_buffer =
         dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
                          l->bytes.grads * (keeps_shards(l) ? dtp_divide_up(total, ranks) : total), true);
@@ -171,15 +224,15 @@ static enum dtp_status make(struct dtp_lowering *l)
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
 
-/* Uses elements [first, end) of a buffer: with overlap those alone, for others are in use meanwhile. */
-static void use_elements(const struct dtp_lowering *l, struct dtp_draft *draft, dtp_buffer_id buffer,
-                         uint64_t element_bytes, uint64_t first, uint64_t end)
+/* Uses bytes [first, end) of a buffer: with overlap those alone, for others are in use meanwhile. */
+static void use_bytes(const struct dtp_lowering *l, struct dtp_draft *draft, dtp_buffer_id buffer, uint64_t first,
+                      uint64_t end)
 {
     dtp_draft_use(draft, buffer, DTP_UPDATE);
     if (!own(l)->bucket_count)
         return;
-    draft->operands[0].offset_bytes = first * element_bytes;
-    draft->operands[0].bytes = (end - first) * element_bytes;
+    draft->operands[0].offset_bytes = first;
+    draft->operands[0].bytes = end - first;
 }
 
 /* Gradients are divided by the number of ranks before they are summed. */
@@ -187,42 +240,46 @@ static void scale_gradients(struct dtp_lowering *l, uint64_t first, uint64_t end
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "gradient scaling");
-    use_elements(l, &draft, whole(l)->gradient_buffer, l->bytes.grads, first, end);
+    use_bytes(l, &draft, whole(l)->gradient_buffer, first * l->bytes.grads, end * l->bytes.grads);
     dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.grads * (end - first)), 1);
     dtp_draft_end(l, &draft);
 }
 
-/* Over elements [first, end) of a buffer of `element_bytes` an element. */
-static dtp_op_id collective(struct dtp_lowering *l, enum dtp_op_kind kind, dtp_buffer_id buffer, uint64_t element_bytes,
-                            uint64_t first, uint64_t end)
+/* Over elements [first, end): weights, or their gradients. */
+static dtp_op_id collective(struct dtp_lowering *l, enum dtp_op_kind kind, uint64_t first, uint64_t end)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, kind, "bucket");
     draft.op.stream = DTP_STREAM_REDUCE;
     uint64_t dense = dense_elements(l), ranks = l->data_ranks, from = first, to = end;
+    bool gathers = kind == DTP_OP_ALL_GATHER, experts = first >= dense && expert_elements(l);
     draft.op.group = own(l)->group;
-    if (first >= dense && expert_elements(l)) {
+    if (experts) {
         draft.op.group = own(l)->expert_group;
         ranks = dtp_plan_expert_replicas(l->plan, l->cluster);
         from -= dense, to -= dense;
     }
-    use_elements(l, &draft, buffer, element_bytes, first, end);
+    if (gathers)
+        use_bytes(l, &draft, whole(l)->params, params_place(l, first), params_place(l, end));
+    else
+        use_bytes(l, &draft, whole(l)->gradient_buffer, first * l->bytes.reduce, end * l->bytes.reduce);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
-    uint64_t sent = dtp_lower_ring(to * element_bytes, ranks) - dtp_lower_ring(from * element_bytes, ranks);
+    uint64_t begin = gathers ? wire_place(l, experts, from) : from * l->bytes.reduce,
+             behind = gathers ? wire_place(l, experts, to) : to * l->bytes.reduce,
+             sent = dtp_lower_ring(behind, ranks) - dtp_lower_ring(begin, ranks);
     draft.op.demand.sent_bytes = (kind == DTP_OP_ALL_REDUCE ? 2 : 1) * (double)sent;
-    draft.op.demand.bytes = (double)((end - first) * element_bytes);
+    draft.op.demand.bytes = (double)(behind - begin);
     return dtp_draft_end(l, &draft);
 }
 
 static dtp_op_id reduce(struct dtp_lowering *l, uint64_t first, uint64_t end)
 {
-    enum dtp_op_kind kind = l->plan->strategy == DTP_DDP ? DTP_OP_ALL_REDUCE : DTP_OP_REDUCE_SCATTER;
-    return collective(l, kind, whole(l)->gradient_buffer, l->bytes.reduce, first, end);
+    return collective(l, l->plan->strategy == DTP_DDP ? DTP_OP_ALL_REDUCE : DTP_OP_REDUCE_SCATTER, first, end);
 }
 
 static dtp_op_id gather(struct dtp_lowering *l, uint64_t first, uint64_t end)
 {
-    return collective(l, DTP_OP_ALL_GATHER, whole(l)->params, l->bytes.params, first, end);
+    return collective(l, DTP_OP_ALL_GATHER, first, end);
 }
 
 /* Bucket after bucket of all that the rank has. */
@@ -308,13 +365,13 @@ static bool place_of(const struct dtp_lowering *l, const struct dtp_new_op *op, 
 static void narrow(const struct dtp_lowering *l, const struct dtp_new_op *op, struct dtp_operand *operand)
 {
     bool weights = operand->buffer.index == whole(l)->params.index;
-    uint64_t first, end, element_bytes = weights ? l->bytes.params : l->bytes.grads;
+    uint64_t first, end;
     if (!weights && (keeps_shards(l) || operand->buffer.index != whole(l)->gradient_buffer.index))
         return;
     if (!l->own || operand->bytes || !place_of(l, op, &first, &end))
         return;
-    operand->offset_bytes = first * element_bytes;
-    operand->bytes = (end - first) * element_bytes;
+    operand->offset_bytes = weights ? params_place(l, first) : first * l->bytes.grads;
+    operand->bytes = (weights ? params_place(l, end) : end * l->bytes.grads) - operand->offset_bytes;
 }
 
 /* Reduces what of the chunk at hand is finished, its elements before `end`. */

@@ -163,6 +163,45 @@ static void check_narrow(struct dtp_resolver *r)
         dtp_plan_refuse(r, "fp8_head", "is not with a head tied to the embedding in Megatron-Core; leave it out");
 }
 
+/* Parameters that are casts: arguments.py ("only supported with distributed optimizer"). In 4 bits they have a flag of
+ * their own (fp4_param_gather). */
+static void check_param_gather(struct dtp_resolver *r)
+{
+    static const char key[] = "fp8_param_gather";
+    const struct dtp_plan *p = r->plan;
+    const bool mx = p->precision.fp8_recipe == DTP_FP8_MXFP8;
+    if (!p->megatron.fp8_param_gather)
+        return;
+    if (p->precision.compute != DTP_FP8 || p->precision.fp8_recipe == DTP_FP8_NVFP4)
+        dtp_plan_refuse(r, key, "is of recipes of 8 bits; use one as precision, mxfp8 say, or leave it out");
+    if (p->strategy != DTP_ZERO1)
+        dtp_plan_refuse(r, key, "is of the distributed optimizer; use zero1 or leave it out");
+    if (dtp_plan_adapts(p))
+        dtp_plan_refuse(r, key, "with lora is not modelled; leave one of them out");
+    if (p->megatron.bf16_first || p->megatron.bf16_last)
+        dtp_plan_refuse(r, key, "with layers that stay in bf16 is not modelled; leave out %s",
+                        p->megatron.bf16_first ? "bf16_first_layers" : "bf16_last_layers");
+    if (r->transformer->expert_bias && !mx)
+        dtp_plan_refuse(r, key, "with biases of experts is modelled with mxfp8 alone; leave it out");
+}
+
+/* distributed optimizer alone (arguments.py, validate_args), Transformer Engine's Adam alone. */
+static void check_precision_aware(struct dtp_resolver *r)
+{
+    static const char key[] = "precision_aware_optimizer";
+    const struct dtp_plan *p = r->plan;
+    if (!p->megatron.precision_aware)
+        return;
+    if (p->strategy != DTP_ZERO1)
+        dtp_plan_refuse(r, key, "is of the distributed optimizer; use zero1 or leave it out");
+    if (p->optimizer != DTP_ADAMW_FUSED)
+        dtp_plan_refuse(r, key, "is Adam's; use optimizer adamw or leave it out");
+    if (p->precision.params == DTP_FP32)
+        dtp_plan_refuse(r, key, "is of weights in 16 bits; leave it out");
+    if (dtp_plan_adapts(p))
+        dtp_plan_refuse(r, key, "with lora is not modelled; leave one of them out");
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -215,6 +254,8 @@ static void check(struct dtp_resolver *r)
     check_graphs(r);
     check_wide_layers(r);
     check_narrow(r);
+    check_param_gather(r);
+    check_precision_aware(r);
     check_experts(r);
 }
 
