@@ -52,7 +52,7 @@ static uint64_t aligned(uint64_t bytes)
 }
 
 /* Engine's bytes: read off cuDNN 9.14 on an H200 for 8 causal squares, exact for all (tests/gpu/bench_device); of steps
- * of a ring read off plans that cuDNN 9.19 makes for the description of an H200, 18 shapes in bf16 and fp16. */
+ * of a ring read off plans that cuDNN 9.19 makes for the description of an H200, 9 shapes in bf16 and fp16. */
 struct dtp_attention_workspace dtp_attention_workspace(const struct dtp_attention_size *size)
 {
     const struct dtp_attention_part part = dtp_attention_part(size);
