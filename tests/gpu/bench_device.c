@@ -51,13 +51,73 @@ static float median_ms(struct dtp_attention_plans *attention, const struct dtp_a
     return times_ms[ROUNDS / 2];
 }
 
+/* Random numbers, of which a step leaves some results and statistics as they are. */
+static void make_arguments(const struct shape *shape, uint64_t workspace_bytes, bool deterministic,
+                           struct dtp_attention_args *forward, struct dtp_attention_backward_args *backward)
+{
+    const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
+    const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+    const uint64_t result = rows * shape->heads * shape->head_dim, keys = packed - result;
+    *forward = (struct dtp_attention_args){
+        .qkv = device_buffer(packed, DTP_ELEMENT_BF16, 1, 1),
+        .keys = shape->key_count ? device_buffer(keys, DTP_ELEMENT_BF16, 3, 1) : NULL,
+        .result = device_buffer(result, DTP_ELEMENT_BF16, 4, 1),
+        .log_sum_exp = device_buffer(rows * shape->heads, DTP_ELEMENT_FP32, 5, 1),
+        .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1),
+        .workspace_bytes = workspace_bytes,
+        .batch = shape->batch,
+        .sequence = shape->sequence,
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .head_dim = shape->head_dim,
+        .first_query = shape->first_query,
+        .key_count = shape->key_count,
+        .scale = 1 / sqrtf((float)shape->head_dim),
+        .element = DTP_ELEMENT_BF16,
+    };
+    *backward = (struct dtp_attention_backward_args){
+        .qkv = forward->qkv,
+        .keys = forward->keys,
+        .result = forward->result,
+        .gradient = device_buffer(result, DTP_ELEMENT_BF16, 2, 1),
+        .log_sum_exp = forward->log_sum_exp,
+        .qkv_gradient = device_buffer(packed, DTP_ELEMENT_BF16, 0, -1),
+        .query_gradient = device_buffer(result, DTP_ELEMENT_BF16, 0, -1),
+        .keys_gradient = device_buffer(keys, DTP_ELEMENT_BF16, 0, -1),
+        .workspace = forward->workspace,
+        .workspace_bytes = workspace_bytes,
+        .batch = shape->batch,
+        .sequence = shape->sequence,
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .head_dim = shape->head_dim,
+        .first_query = shape->first_query,
+        .key_count = shape->key_count,
+        .scale = forward->scale,
+        .atomic = !deterministic,
+        .element = DTP_ELEMENT_BF16,
+    };
+}
+
+static void free_arguments(const struct dtp_attention_args *forward, const struct dtp_attention_backward_args *backward)
+{
+    void *const made[] = {(void *)(uintptr_t)forward->qkv,
+                          (void *)(uintptr_t)forward->keys,
+                          forward->result,
+                          forward->log_sum_exp,
+                          forward->workspace,
+                          (void *)(uintptr_t)backward->gradient,
+                          backward->qkv_gradient,
+                          backward->query_gradient,
+                          backward->keys_gradient};
+    for (size_t i = 0; i < sizeof made / sizeof made[0]; i++)
+        CUDA(cudaFree(made[i]));
+}
+
 static void bench_attention_shape(struct dtp_attention_plans *attention, const struct dtp_cudnn *cudnn,
                                   const struct shape *shape, bool deterministic)
 {
     struct dtp_faults faults = {0};
-    const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
-    const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
-    const uint64_t result = rows * shape->heads * shape->head_dim, keys = packed - result;
     struct dtp_attention_size size = {.batch = shape->batch,
                                       .sequence = shape->sequence,
                                       .heads = shape->heads,
@@ -75,45 +135,9 @@ static void bench_attention_shape(struct dtp_attention_plans *attention, const s
         }
     }
     const uint64_t workspace_bytes = dtp_attention_workspace_bytes(&size);
-    struct dtp_attention_args forward = {
-        .qkv = device_buffer(packed, DTP_ELEMENT_BF16, 1, 1),
-        .keys = shape->key_count ? device_buffer(keys, DTP_ELEMENT_BF16, 3, 1) : NULL,
-        .result = device_buffer(result, DTP_ELEMENT_BF16, 4, 1), /* a step leaves some of both as they are */
-        .log_sum_exp = device_buffer(rows * shape->heads, DTP_ELEMENT_FP32, 5, 1),
-        .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1),
-        .workspace_bytes = workspace_bytes,
-        .batch = shape->batch,
-        .sequence = shape->sequence,
-        .heads = shape->heads,
-        .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim,
-        .first_query = shape->first_query,
-        .key_count = shape->key_count,
-        .scale = 1 / sqrtf((float)shape->head_dim),
-        .element = DTP_ELEMENT_BF16,
-    };
-    struct dtp_attention_backward_args backward = {
-        .qkv = forward.qkv,
-        .keys = forward.keys,
-        .result = forward.result,
-        .gradient = device_buffer(result, DTP_ELEMENT_BF16, 2, 1),
-        .log_sum_exp = forward.log_sum_exp,
-        .qkv_gradient = device_buffer(packed, DTP_ELEMENT_BF16, 0, -1),
-        .query_gradient = device_buffer(result, DTP_ELEMENT_BF16, 0, -1),
-        .keys_gradient = device_buffer(keys, DTP_ELEMENT_BF16, 0, -1),
-        .workspace = forward.workspace,
-        .workspace_bytes = workspace_bytes,
-        .batch = shape->batch,
-        .sequence = shape->sequence,
-        .heads = shape->heads,
-        .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim,
-        .first_query = shape->first_query,
-        .key_count = shape->key_count,
-        .scale = forward.scale,
-        .atomic = !deterministic,
-        .element = DTP_ELEMENT_BF16,
-    };
+    struct dtp_attention_args forward;
+    struct dtp_attention_backward_args backward;
+    make_arguments(shape, workspace_bytes, deterministic, &forward, &backward);
     if (dtp_attention_prepare(attention, &forward, &faults) != DTP_OK ||
         dtp_attention_prepare_backward(attention, &backward, &faults) != DTP_OK) {
         printf("%s\n", faults.text[0]);
@@ -131,15 +155,7 @@ static void bench_attention_shape(struct dtp_attention_plans *attention, const s
            plans[1].workspace_bytes, (int)plans[0].engine, (int)plans[1].engine);
     dtp_cudnn_plan_free(&plans[0]);
     dtp_cudnn_plan_free(&plans[1]);
-    CUDA(cudaFree((void *)(uintptr_t)forward.qkv));
-    CUDA(cudaFree(forward.result));
-    CUDA(cudaFree(forward.log_sum_exp));
-    CUDA(cudaFree(forward.workspace));
-    CUDA(cudaFree((void *)(uintptr_t)backward.gradient));
-    CUDA(cudaFree(backward.qkv_gradient));
-    CUDA(cudaFree((void *)(uintptr_t)forward.keys));
-    CUDA(cudaFree(backward.query_gradient));
-    CUDA(cudaFree(backward.keys_gradient));
+    free_arguments(&forward, &backward);
 }
 
 static void bench_attention(void)
