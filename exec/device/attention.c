@@ -5,17 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How a tensor lies in memory: B batches, H query heads, G key heads of the part that is computed, S positions, D =
- * head_dim. Packed rows hold all heads, whatever the part. Rows and columns of the scores are queries and keys. */
+/* How a tensor lies in memory: B batches, H query heads, G key heads of the part that is computed, Q queries and K keys
+ * of a sequence, D = head_dim. Rows hold all heads, whatever the part, and follow each other by the whole sequence,
+ * whatever Q and K. Rows and columns of the scores are queries and keys. */
 enum layout {
-    LAYOUT_QUERY,          /* [B, H, S, D] in the packed rows */
-    LAYOUT_KEY,            /* [B, G, S, D] in the packed rows */
-    LAYOUT_KEY_TRANSPOSED, /* [B, G, D, S] of the same memory */
-    LAYOUT_RESULT,         /* [B, H, S, D] in rows of all heads */
-    LAYOUT_HEADS,          /* [B, H, S, D] dense: cuDNN takes other strides of its fp32 sums and corrupts gradients */
-    LAYOUT_SCORES,         /* [B, H, S, S] */
+    LAYOUT_QUERY,          /* [B, H, Q, D] in the packed rows */
+    LAYOUT_KEY,            /* [B, G, K, D] in the packed rows, of a step of a ring in rows of keys and values */
+    LAYOUT_KEY_TRANSPOSED, /* [B, G, D, K] of the same memory */
+    LAYOUT_RESULT,         /* [B, H, Q, D] in rows of all heads */
+    LAYOUT_QUERY_GRADIENT, /* [B, H, Q, D] in the packed rows, of a step of a ring in rows of all heads */
+    LAYOUT_QUERY_HEADS,    /* [B, H, Q, D] dense: cuDNN takes other strides of its fp32 sums and corrupts gradients */
+    LAYOUT_KEY_HEADS,      /* [B, H, K, D] dense */
+    LAYOUT_SCORES,         /* [B, H, Q, K] */
     LAYOUT_SCORES_TRANSPOSED,
-    LAYOUT_ROWS, /* [B, H, S, 1] dense */
+    LAYOUT_ROWS, /* [B, H, Q, 1] dense: of statistics cuDNN takes other strides as well, and corrupts gradients */
     LAYOUT_ONE,
 };
 
@@ -49,7 +52,7 @@ enum layout {
     X(LOG_SUM, ROWS, FLOAT, VIRTUAL)                                                                                   \
     X(PROBABILITIES, SCORES, BFLOAT16, VIRTUAL)                                                                        \
     X(RESULT_GRADIENT, RESULT, BFLOAT16, DEVICE)                                                                       \
-    X(QUERY_GRADIENT, QUERY, BFLOAT16, DEVICE)                                                                         \
+    X(QUERY_GRADIENT, QUERY_GRADIENT, BFLOAT16, DEVICE)                                                                \
     X(KEY_GRADIENT, KEY, BFLOAT16, DEVICE)                                                                             \
     X(VALUE_GRADIENT, KEY, BFLOAT16, DEVICE)                                                                           \
     X(PRODUCT, RESULT, FLOAT, VIRTUAL)                                                                                 \
@@ -64,9 +67,9 @@ enum layout {
     X(SCALED_GRADIENT, SCORES, FLOAT, VIRTUAL)                                                                         \
     X(SCALED_GRADIENT_TRANSPOSED, SCORES_TRANSPOSED, BFLOAT16, VIRTUAL)                                                \
     X(KEY, KEY, BFLOAT16, VIRTUAL)                                                                                     \
-    X(QUERY_SUM, HEADS, FLOAT, DEVICE)                                                                                 \
-    X(KEY_GRADIENT_HEADS, HEADS, BFLOAT16, VIRTUAL)                                                                    \
-    X(VALUE_GRADIENT_HEADS, HEADS, BFLOAT16, VIRTUAL)
+    X(QUERY_SUM, QUERY_HEADS, FLOAT, DEVICE)                                                                           \
+    X(KEY_GRADIENT_HEADS, KEY_HEADS, BFLOAT16, VIRTUAL)                                                                \
+    X(VALUE_GRADIENT_HEADS, KEY_HEADS, BFLOAT16, VIRTUAL)
 
 enum tensor {
     TENSOR_NONE = DTP_GRAPH_NONE,
@@ -87,7 +90,7 @@ static const struct {
 };
 
 /* Which shapes an operation is part of. */
-enum when { ALWAYS, ONE_GROUP, GROUPS, ATOMIC, ORDERED, WHOLE, WINDOWED };
+enum when { ALWAYS, ONE_GROUP, GROUPS, ATOMIC, ORDERED, CAUSAL, WHOLE, WINDOWED, OPEN };
 struct step {
     enum when when;
     struct dtp_graph_operation operation;
@@ -108,7 +111,8 @@ struct step {
         }                                                                                                              \
     }
 #define UNARY(mode, x, y) COMPUTE_AS(ALWAYS, FLOAT, mode, x, NONE, NONE, y, 0)
-#define BINARY(mode, x, b, y) COMPUTE_AS(ALWAYS, FLOAT, mode, x, b, NONE, y, 0)
+#define BINARY_OF(when, mode, x, b, y) COMPUTE_AS(when, FLOAT, mode, x, b, NONE, y, 0)
+#define BINARY(mode, x, b, y) BINARY_OF(ALWAYS, mode, x, b, y)
 #define REDUCE(when, mode, x, y)                                                                                       \
     {                                                                                                                  \
         when,                                                                                                          \
@@ -124,15 +128,17 @@ struct step {
             DTP_GRAPH_RESHAPE, 0, TENSOR_##x, TENSOR_NONE, TENSOR_NONE, TENSOR_##y, 0, CUDNN_DATA_FLOAT                \
         }                                                                                                              \
     }
-/* A query sees keys up to its own position: x where row >= column, else minus infinity. Under a window also column +
- * window > row: a mask of its own behind the causal one, with row and column made again, as cuDNN's engines know it
- * (cudnn-frontend, node/diagonal_band_mask.h). */
+/* y of x and b, MASKED: a query sees keys up to its own position: y where row >= column, else minus infinity. Under a
+ * window also column + window > row: a mask of its own behind the causal one, with row and column made again, as
+ * cuDNN's engines know it (cudnn-frontend, node/diagonal_band_mask.h). In later steps of a ring it sees all keys that
+ * there are: y itself is what stands there. */
 #define CAUSAL_MASK_TO(when, x, y) COMPUTE_AS(when, FLOAT, BINARY_SELECT, x, MINUS_INFINITY, KEEP, y, 0)
-#define MASK(x)                                                                                                        \
-    COMPUTE_AS(ALWAYS, FLOAT, GEN_INDEX, x, NONE, NONE, ROW, 2),                                                       \
-        COMPUTE_AS(ALWAYS, FLOAT, GEN_INDEX, x, NONE, NONE, COLUMN, 3),                                                \
-        COMPUTE_AS(ALWAYS, BOOLEAN, CMP_GE, ROW, COLUMN, NONE, KEEP, 0), CAUSAL_MASK_TO(WHOLE, x, MASKED),             \
-        CAUSAL_MASK_TO(WINDOWED, x, CAUSAL),                                                                           \
+#define MASKED_BINARY(mode, x, b, y)                                                                                   \
+    BINARY_OF(OPEN, mode, x, b, MASKED), BINARY_OF(CAUSAL, mode, x, b, y),                                             \
+        COMPUTE_AS(CAUSAL, FLOAT, GEN_INDEX, y, NONE, NONE, ROW, 2),                                                   \
+        COMPUTE_AS(CAUSAL, FLOAT, GEN_INDEX, y, NONE, NONE, COLUMN, 3),                                                \
+        COMPUTE_AS(CAUSAL, BOOLEAN, CMP_GE, ROW, COLUMN, NONE, KEEP, 0), CAUSAL_MASK_TO(WHOLE, y, MASKED),             \
+        CAUSAL_MASK_TO(WINDOWED, y, CAUSAL),                                                                           \
         COMPUTE_AS(WINDOWED, FLOAT, GEN_INDEX, CAUSAL, NONE, NONE, WINDOW_ROW, 2),                                     \
         COMPUTE_AS(WINDOWED, FLOAT, GEN_INDEX, CAUSAL, NONE, NONE, WINDOW_COLUMN, 3),                                  \
         COMPUTE_AS(WINDOWED, INT32, ADD, WINDOW_COLUMN, WINDOW, NONE, COLUMN_AND_WINDOW, 3),                           \
@@ -141,8 +147,7 @@ struct step {
 
 static const struct step forward_steps[] = {
     MATMUL(ALWAYS, QUERY, KEY_TRANSPOSED, SCORES),
-    BINARY(MUL, SCORES, SCALE, SCALED),
-    MASK(SCALED),
+    MASKED_BINARY(MUL, SCORES, SCALE, SCALED),
     REDUCE(ALWAYS, MAX, MASKED, MAXIMUM),
     BINARY(SUB, MASKED, MAXIMUM, BELOW_MAXIMUM),
     UNARY(EXP, BELOW_MAXIMUM, EXPONENTIALS),
@@ -161,8 +166,7 @@ static const struct step backward_steps[] = {
     BINARY(MUL, PRODUCT_SUM, ONE, SOFTMAX_SUM),
     MATMUL(ALWAYS, QUERY, KEY_TRANSPOSED, SCORES),
     BINARY(MUL, SCORES, SCALE, SCALED),
-    BINARY(SUB, SCALED, LOG_SUM_EXP, BELOW_LOG_SUM_EXP),
-    MASK(BELOW_LOG_SUM_EXP),
+    MASKED_BINARY(SUB, SCALED, LOG_SUM_EXP, BELOW_LOG_SUM_EXP),
     UNARY(EXP, MASKED, SOFTMAX),
     RESHAPE(SOFTMAX, SOFTMAX_TRANSPOSED),
     MATMUL(ONE_GROUP, SOFTMAX_TRANSPOSED, RESULT_GRADIENT, VALUE_GRADIENT),
@@ -194,8 +198,10 @@ static bool takes_part(enum when when, const struct dtp_attention_size *size)
     case GROUPS: return grouped;
     case ATOMIC: return !size->deterministic;
     case ORDERED: return size->deterministic;
-    case WHOLE: return !size->window;
-    case WINDOWED: return size->window;
+    case CAUSAL: return !size->key_count;
+    case WHOLE: return !size->key_count && !size->window;
+    case WINDOWED: return !size->key_count && size->window;
+    case OPEN: return size->key_count;
     }
     return false;
 }
@@ -204,22 +210,37 @@ static void lay_out(enum layout layout, const struct dtp_attention_size *size, s
 {
     const struct dtp_attention_part part = dtp_attention_part(size);
     const int64_t b = part.batch, h = part.heads, g = part.kv_heads, s = size->sequence, d = size->head_dim;
-    const int64_t row = size->heads * d, packed = row + 2 * size->kv_heads * d;
+    const int64_t q = dtp_attention_queries(size), k = dtp_attention_keys(size);
+    const int64_t row = size->heads * d, of_keys = 2 * size->kv_heads * d, packed = row + of_keys;
+    const int64_t key = size->key_count ? of_keys : packed, query_gradient = size->key_count ? row : packed;
     const struct {
         int64_t dimensions[4], strides[4];
     } layouts[] = {
-        [LAYOUT_QUERY] = {{b, h, s, d}, {s * packed, d, packed, 1}},
-        [LAYOUT_KEY] = {{b, g, s, d}, {s * packed, d, packed, 1}},
-        [LAYOUT_KEY_TRANSPOSED] = {{b, g, d, s}, {s * packed, d, 1, packed}},
-        [LAYOUT_RESULT] = {{b, h, s, d}, {s * row, d, row, 1}},
-        [LAYOUT_HEADS] = {{b, h, s, d}, {h * s * d, s * d, d, 1}},
-        [LAYOUT_SCORES] = {{b, h, s, s}, {h * s * s, s * s, s, 1}},
-        [LAYOUT_SCORES_TRANSPOSED] = {{b, h, s, s}, {h * s * s, s * s, 1, s}},
-        [LAYOUT_ROWS] = {{b, h, s, 1}, {h * s, s, 1, 1}},
+        [LAYOUT_QUERY] = {{b, h, q, d}, {s * packed, d, packed, 1}},
+        [LAYOUT_KEY] = {{b, g, k, d}, {s * key, d, key, 1}},
+        [LAYOUT_KEY_TRANSPOSED] = {{b, g, d, k}, {s * key, d, 1, key}},
+        [LAYOUT_RESULT] = {{b, h, q, d}, {s * row, d, row, 1}},
+        [LAYOUT_QUERY_GRADIENT] = {{b, h, q, d}, {s * query_gradient, d, query_gradient, 1}},
+        [LAYOUT_QUERY_HEADS] = {{b, h, q, d}, {h * q * d, q * d, d, 1}},
+        [LAYOUT_KEY_HEADS] = {{b, h, k, d}, {h * k * d, k * d, d, 1}},
+        [LAYOUT_SCORES] = {{b, h, q, k}, {h * q * k, q * k, k, 1}},
+        [LAYOUT_SCORES_TRANSPOSED] = {{b, h, k, q}, {h * q * k, q * k, 1, k}},
+        [LAYOUT_ROWS] = {{b, h, q, 1}, {h * q, q, 1, 1}},
         [LAYOUT_ONE] = {{1, 1, 1, 1}, {1, 1, 1, 1}},
     };
     memcpy(out->dimensions, layouts[layout].dimensions, sizeof out->dimensions);
     memcpy(out->strides, layouts[layout].strides, sizeof out->strides);
+}
+
+/* The shape in words. */
+static void describe(const struct dtp_attention_size *size, char *words, size_t size_of_words)
+{
+    char step[64] = "";
+    if (size->key_count)
+        snprintf(step, sizeof step, ", queries from %u, %u keys", size->first_query, size->key_count);
+    snprintf(words, size_of_words, "attention %s, batch %u, sequence %u, heads %u of %u, head_dim %u, window %u%s%s",
+             size->backward ? "backward" : "forward", size->batch, size->sequence, size->heads, size->kv_heads,
+             size->head_dim, size->window, step, size->deterministic ? ", deterministic" : "");
 }
 
 enum dtp_status dtp_attention_plan(const struct dtp_cudnn *cudnn, const struct dtp_attention_size *size,
@@ -230,7 +251,7 @@ enum dtp_status dtp_attention_plan(const struct dtp_cudnn *cudnn, const struct d
     struct dtp_graph_tensor tensors[TENSOR_COUNT] = {{0}};
     struct dtp_graph_operation operations[MOST_STEPS];
     uint32_t count = 0;
-    char words[160];
+    char words[200];
 
     for (int i = 1; i < TENSOR_COUNT; i++) {
         tensors[i].storage = tensor_table[i].storage;
@@ -241,9 +262,7 @@ enum dtp_status dtp_attention_plan(const struct dtp_cudnn *cudnn, const struct d
     for (size_t i = 0; i < step_count; i++)
         if (takes_part(steps[i].when, size))
             operations[count++] = steps[i].operation;
-    snprintf(words, sizeof words, "attention %s, batch %u, sequence %u, heads %u of %u, head_dim %u, window %u%s",
-             size->backward ? "backward" : "forward", size->batch, size->sequence, size->heads, size->kv_heads,
-             size->head_dim, size->window, size->deterministic ? ", deterministic" : "");
+    describe(size, words, sizeof words);
     return dtp_cudnn_plan_build(cudnn, tensors, TENSOR_COUNT, operations, count, words, out, faults);
 }
 
@@ -290,7 +309,8 @@ static bool sizes_equal(const struct dtp_attention_size *a, const struct dtp_att
 {
     return a->batch == b->batch && a->sequence == b->sequence && a->heads == b->heads && a->kv_heads == b->kv_heads &&
            a->head_dim == b->head_dim && a->window == b->window && a->backward == b->backward &&
-           a->deterministic == b->deterministic && a->fp16 == b->fp16;
+           a->deterministic == b->deterministic && a->fp16 == b->fp16 && a->first_query == b->first_query &&
+           a->key_count == b->key_count;
 }
 
 static const struct prepared *find(const struct dtp_attention_plans *attention, const struct dtp_attention_size *size)
@@ -304,14 +324,14 @@ static const struct prepared *find(const struct dtp_attention_plans *attention, 
 static enum dtp_status check_workspace(const struct dtp_attention_size *size, uint64_t asked_bytes,
                                        uint64_t given_bytes, const char *whose, struct dtp_faults *faults)
 {
+    char words[200];
     if (asked_bytes <= given_bytes)
         return DTP_OK;
-    return dtp_fault(
-        faults, DTP_ENVIRONMENT, NULL, 0,
-        "attention %s of batch %u, sequence %u, heads %u of %u, head_dim %u: cuDNN %zu takes a workspace of "
-        "%llu bytes, %s has %llu; this version of cuDNN needs another rule in model/cost/attention_workspace.c",
-        size->backward ? "backward" : "forward", size->batch, size->sequence, size->heads, size->kv_heads,
-        size->head_dim, cudnnGetVersion(), (unsigned long long)asked_bytes, whose, (unsigned long long)given_bytes);
+    describe(size, words, sizeof words);
+    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                     "%s: cuDNN %zu takes a workspace of %llu bytes, %s has %llu; this version of cuDNN needs another "
+                     "rule in model/cost/attention_workspace.c",
+                     words, cudnnGetVersion(), (unsigned long long)asked_bytes, whose, (unsigned long long)given_bytes);
 }
 
 static enum dtp_status prepare(struct dtp_attention_plans *attention, const struct dtp_attention_size *size,
@@ -346,8 +366,10 @@ static struct dtp_attention_size forward_size(const struct dtp_attention_args *f
         .heads = from->heads,
         .kv_heads = from->kv_heads,
         .head_dim = from->head_dim,
-        .window = from->window,
+        .window = from->keys ? 0 : from->window,
         .fp16 = from->element == DTP_ELEMENT_FP16,
+        .first_query = from->keys ? from->first_query : 0,
+        .key_count = from->keys ? from->key_count : 0,
     };
 }
 
@@ -359,10 +381,12 @@ static struct dtp_attention_size backward_size(const struct dtp_attention_backwa
         .heads = from->heads,
         .kv_heads = from->kv_heads,
         .head_dim = from->head_dim,
-        .window = from->window,
+        .window = from->keys ? 0 : from->window,
         .backward = true,
         .deterministic = !from->atomic,
         .fp16 = from->element == DTP_ELEMENT_FP16,
+        .first_query = from->keys ? from->first_query : 0,
+        .key_count = from->keys ? from->key_count : 0,
     };
 }
 
@@ -386,30 +410,51 @@ struct part_start {
     uint64_t batch, head;
 };
 
-/* q, k and v of a part in packed rows of 16-bit elements. cuDNN takes inputs and results alike as void *; it only reads
- * inputs. */
-struct packed {
+/* That head of the part's first batch in rows of so many heads of 16-bit elements, from row `row` of the sequence on.
+ * cuDNN takes inputs and results alike as void *; it only reads inputs. */
+static void *head_at(const void *rows, const struct dtp_attention_size *size, const struct part_start *start,
+                     uint64_t row, uint64_t heads, uint64_t head)
+{
+    const uint64_t at = (start->batch * size->sequence + row) * heads + head;
+    return (char *)(uintptr_t)rows + 2 * at * size->head_dim;
+}
+
+/* q, k and v of a part, or their gradients: in packed rows, but for keys and values of a step of a ring, and for all
+ * gradients that it makes. */
+struct heads_of_part {
     void *query, *key, *value;
 };
-static struct packed packed_at(const void *qkv, const struct dtp_attention_size *size, struct part_start start)
+static void find_keys(const void *rows, const struct dtp_attention_size *size, const struct part_start *start,
+                      uint64_t heads_before, struct heads_of_part *out)
 {
-    const uint64_t head_bytes = 2 * (uint64_t)size->head_dim, group = size->heads / size->kv_heads;
-    const uint64_t row_bytes = (size->heads + 2 * (uint64_t)size->kv_heads) * head_bytes;
-    char *row = (char *)(uintptr_t)qkv + start.batch * size->sequence * row_bytes;
-    char *keys = row + size->heads * head_bytes, *values = keys + size->kv_heads * head_bytes;
-    const uint64_t kv_bytes = start.head / group * head_bytes;
-    return (struct packed){row + start.head * head_bytes, keys + kv_bytes, values + kv_bytes};
+    const uint64_t kv = size->kv_heads, heads = heads_before + 2 * kv, group = size->heads / kv;
+    const uint64_t head = heads_before + start->head / group;
+    out->key = head_at(rows, size, start, 0, heads, head);
+    out->value = head_at(rows, size, start, 0, heads, head + kv);
 }
 
-static void *result_at(const void *result, const struct dtp_attention_size *size, struct part_start start)
+static struct heads_of_part inputs_of(const void *qkv, const void *keys, const struct dtp_attention_size *size,
+                                      const struct part_start *start)
 {
-    const uint64_t row = start.batch * size->sequence * size->heads + start.head;
-    return (char *)(uintptr_t)result + 2 * row * size->head_dim;
+    const uint64_t packed = size->heads + 2 * (uint64_t)size->kv_heads;
+    struct heads_of_part in = {.query = head_at(qkv, size, start, size->first_query, packed, start->head)};
+    find_keys(keys ? keys : qkv, size, start, keys ? 0 : size->heads, &in);
+    return in;
 }
 
-static void *rows_at(const float *rows, const struct dtp_attention_size *size, struct part_start start)
+static void *result_at(const void *result, const struct dtp_attention_size *size, const struct part_start *start)
 {
-    return (float *)(uintptr_t)rows + (start.batch * size->heads + start.head) * size->sequence;
+    return head_at(result, size, start, size->first_query, size->heads, start->head);
+}
+
+static struct heads_of_part gradients_of(const struct dtp_attention_backward_args *arguments,
+                                         const struct dtp_attention_size *size, const struct part_start *start)
+{
+    if (!arguments->keys)
+        return inputs_of(arguments->qkv_gradient, NULL, size, start);
+    struct heads_of_part out = {.query = result_at(arguments->query_gradient, size, start)};
+    find_keys(arguments->keys_gradient, size, start, 0, &out);
+    return out;
 }
 
 static cudnnStatus_t execute(const struct dtp_attention_plans *attention, const struct prepared *prepared,
@@ -429,14 +474,14 @@ cudnnStatus_t dtp_attention_forward(struct dtp_attention_plans *attention, const
     const struct part_start all = {0, 0};
     if (!prepared)
         return CUDNN_STATUS_NOT_INITIALIZED;
-    const struct packed in = packed_at(arguments->qkv, &size, all);
+    const struct heads_of_part in = inputs_of(arguments->qkv, arguments->keys, &size, &all);
     float scale = arguments->scale, minus_infinity = -INFINITY;
     int32_t window = (int32_t)arguments->window;
     void *const addresses[TENSOR_COUNT] = {
         [TENSOR_QUERY] = in.query,
         [TENSOR_KEY_TRANSPOSED] = in.key,
         [TENSOR_VALUE] = in.value,
-        [TENSOR_RESULT] = arguments->result,
+        [TENSOR_RESULT] = result_at(arguments->result, &size, &all),
         [TENSOR_LOG_SUM_EXP] = arguments->log_sum_exp,
         [TENSOR_SCALE] = &scale,
         [TENSOR_MINUS_INFINITY] = &minus_infinity,
@@ -445,15 +490,41 @@ cudnnStatus_t dtp_attention_forward(struct dtp_attention_plans *attention, const
     return execute(attention, prepared, addresses, arguments->workspace, stream);
 }
 
+/* Log-sum-exps of a part's queries, dense. Where these begin later than the sequence they are copied to `room`. */
+static cudnnStatus_t find_statistics(const struct dtp_attention_backward_args *arguments,
+                                     const struct prepared *prepared, const struct part_start *start, float *room,
+                                     void *stream, void **out)
+{
+    const struct dtp_attention_size *size = &prepared->size;
+    const uint64_t queries = dtp_attention_queries(size), rows = start->batch * size->heads + start->head;
+    const float *from = arguments->log_sum_exp + rows * size->sequence + size->first_query;
+    *out = (float *)(uintptr_t)from;
+    if (size->first_query == 0)
+        return CUDNN_STATUS_SUCCESS;
+    *out = room;
+    const struct dtp_columns_args copied = {.from = from,
+                                            .to = room,
+                                            .width = queries,
+                                            .count = {(uint64_t)prepared->part.batch * prepared->part.heads, 1, 1},
+                                            .from_step = {size->sequence, 0, 0},
+                                            .to_step = {queries, 0, 0},
+                                            .element = DTP_ELEMENT_FP32};
+    return dtp_cuda_columns(NULL, &copied, stream) ? CUDNN_STATUS_EXECUTION_FAILED_CUDART : CUDNN_STATUS_SUCCESS;
+}
+
 static cudnnStatus_t backward_part(const struct dtp_attention_plans *attention, const struct prepared *prepared,
-                                   const struct dtp_attention_backward_args *arguments, struct part_start start,
+                                   const struct dtp_attention_backward_args *arguments, const struct part_start *start,
                                    void *stream)
 {
     const struct dtp_attention_size *size = &prepared->size;
-    const struct packed in = packed_at(arguments->qkv, size, start);
-    const struct packed out = packed_at(arguments->qkv_gradient, size, start);
-    char *row_sums = arguments->workspace;
+    const struct heads_of_part in = inputs_of(arguments->qkv, arguments->keys, size, start);
+    const struct heads_of_part out = gradients_of(arguments, size, start);
+    char *row_sums = (char *)arguments->workspace + prepared->workspace.statistics_bytes;
     char *query_sum = row_sums + prepared->workspace.row_sums_bytes;
+    void *statistics = NULL;
+    const cudnnStatus_t status = find_statistics(arguments, prepared, start, arguments->workspace, stream, &statistics);
+    if (status != CUDNN_STATUS_SUCCESS)
+        return status;
     float scale = arguments->scale, minus_infinity = -INFINITY, one = 1;
     int32_t window = (int32_t)arguments->window;
     void *const addresses[TENSOR_COUNT] = {
@@ -462,7 +533,7 @@ static cudnnStatus_t backward_part(const struct dtp_attention_plans *attention, 
         [TENSOR_VALUE_TRANSPOSED] = in.value,
         [TENSOR_RESULT] = result_at(arguments->result, size, start),
         [TENSOR_RESULT_GRADIENT] = result_at(arguments->gradient, size, start),
-        [TENSOR_LOG_SUM_EXP] = rows_at(arguments->log_sum_exp, size, start),
+        [TENSOR_LOG_SUM_EXP] = statistics,
         [TENSOR_SCALE] = &scale,
         [TENSOR_MINUS_INFINITY] = &minus_infinity,
         [TENSOR_WINDOW] = &window,
@@ -484,7 +555,7 @@ cudnnStatus_t dtp_attention_backward(struct dtp_attention_plans *attention,
     cudnnStatus_t status = prepared ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_INITIALIZED;
     struct part_start start = {0, 0};
     while (status == CUDNN_STATUS_SUCCESS && start.batch < size.batch) {
-        status = backward_part(attention, prepared, arguments, start, stream);
+        status = backward_part(attention, prepared, arguments, &start, stream);
         start.head += prepared->part.heads;
         if (start.head == size.heads)
             start = (struct part_start){start.batch + prepared->part.batch, 0};

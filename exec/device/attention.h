@@ -1,9 +1,14 @@
-/* Causal self-attention by cuDNN: flash attention forward and backward, from its backend API in C.
+/* Attention by cuDNN, causal or a step of a ring: flash attention forward and backward, from its backend API in C.
  *
  * Both directions are operation graphs that cuDNN's attention engines recognise (cuDNN developer guide, "Fused Flash
  * Attention fprop/bprop"): the softmax spelled out in pointwise operations and reductions, the causal mask as a
  * comparison of generated row and column indices. q, k and v are read from, and their gradients written to, the packed
  * qkv through strides; grouped query heads are the engine's own (the graph sums the gradients of a group).
+ *
+ * Later steps of a ring (`keys` of the arguments) are the same graphs without the mask: of all queries and the first
+ * half of what came around, or of the second half of the queries and all of it, by pointers and strides. Backward of a
+ * step, given the result, its gradient and the log-sum-exps of all steps together, makes that step's terms of the
+ * gradients (P of these keys is what they have of the whole softmax).
  *
  * The engines add up dQ over blocks of keys in fp32 with atomics, so that two runs differ in the last bits, if the
  * arguments say `atomic`. Else the gradient of the scores goes through the workspace, a part of the batch or of the

@@ -298,9 +298,11 @@ int dtp_cuda_matmul(void *self, const struct dtp_matmul_args *arguments, void *s
 
 /* Which of three computes this attention, by the arguments of either direction: cuDNN, our kernels on tensor cores, or
  * the plain ones. */
+#define FUSES(a, length)                                                                                               \
+    dtp_attention_is_fused((a)->element != DTP_ELEMENT_FP32, length, (a)->head_dim, (a)->value_dim,                    \
+                           (a)->softcap > 0 || (a)->alibi)
 #define IS_FUSED(a)                                                                                                    \
-    (!(a)->keys && dtp_attention_is_fused((a)->element != DTP_ELEMENT_FP32, (a)->sequence, (a)->head_dim,              \
-                                          (a)->value_dim, (a)->softcap > 0 || (a)->alibi))
+    (FUSES(a, (a)->keys ? (a)->sequence - (a)->first_query : (a)->sequence) && (!(a)->keys || FUSES(a, (a)->key_count)))
 
 #define IS_OWN_MMA(a) dtp_attention_is_own_mma((a)->element != DTP_ELEMENT_FP32, (a)->head_dim, (a)->value_dim)
 

@@ -21,12 +21,22 @@ static uint32_t most_at_a_time(uint32_t count, uint64_t each_bytes)
     return most;
 }
 
+uint32_t dtp_attention_queries(const struct dtp_attention_size *size)
+{
+    return size->sequence - size->first_query;
+}
+
+uint32_t dtp_attention_keys(const struct dtp_attention_size *size)
+{
+    return size->key_count ? size->key_count : size->sequence;
+}
+
 struct dtp_attention_part dtp_attention_part(const struct dtp_attention_size *size)
 {
     struct dtp_attention_part part = {size->batch, size->heads, size->kv_heads};
     if (!size->backward || !size->deterministic || size->kv_heads == 0)
         return part;
-    const uint64_t head_bytes = 2 * (uint64_t)size->sequence * size->sequence;
+    const uint64_t head_bytes = 2 * (uint64_t)dtp_attention_queries(size) * dtp_attention_keys(size);
     const uint32_t group = size->heads / size->kv_heads;
     part.batch = most_at_a_time(size->batch, size->heads * head_bytes);
     if (part.batch == 1) {
@@ -41,28 +51,31 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + DTP_WORKSPACE_ALIGNMENT - 1) / DTP_WORKSPACE_ALIGNMENT * DTP_WORKSPACE_ALIGNMENT;
 }
 
-/* Engine's bytes: read off cuDNN 9.14 on an H200 for 8 shapes, exact for all (tests/gpu/bench_device). */
+/* Engine's bytes: read off cuDNN 9.14 on an H200 for 8 causal squares, exact for all (tests/gpu/bench_device); of steps
+ * of a ring read off plans that cuDNN 9.19 makes for the description of an H200, 9 shapes in bf16 and fp16. */
 struct dtp_attention_workspace dtp_attention_workspace(const struct dtp_attention_size *size)
 {
     const struct dtp_attention_part part = dtp_attention_part(size);
-    const uint64_t rows = (uint64_t)part.batch * part.heads * size->sequence;
+    const uint64_t heads = (uint64_t)part.batch * part.heads, keys = dtp_attention_keys(size);
+    const uint64_t rows = heads * dtp_attention_queries(size);
     struct dtp_attention_workspace workspace = {.engine_bytes = 256};
     if (!size->backward)
         return workspace;
+    workspace.statistics_bytes = size->first_query ? aligned(rows * sizeof(float)) : 0;
     workspace.row_sums_bytes = aligned(rows * sizeof(float));
     if (size->deterministic)
-        workspace.engine_bytes += 2 * rows * size->sequence;
+        workspace.engine_bytes += 2 * rows * keys;
     else
         workspace.query_sum_bytes = aligned(rows * size->head_dim * sizeof(float));
     if (size->heads != size->kv_heads)
-        workspace.engine_bytes += 2 * 2 * rows * size->head_dim;
+        workspace.engine_bytes += 2 * 2 * heads * keys * size->head_dim;
     return workspace;
 }
 
 uint64_t dtp_attention_workspace_bytes(const struct dtp_attention_size *size)
 {
     const struct dtp_attention_workspace workspace = dtp_attention_workspace(size);
-    return workspace.row_sums_bytes + workspace.query_sum_bytes + workspace.engine_bytes;
+    return workspace.statistics_bytes + workspace.row_sums_bytes + workspace.query_sum_bytes + workspace.engine_bytes;
 }
 
 /* A float for each query of each head. */
@@ -74,12 +87,31 @@ static uint64_t own_bytes(const struct dtp_attention_asked *asked)
     return (uint64_t)size->batch * size->heads * size->sequence * sizeof(float);
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t of_later_steps(const struct dtp_attention_size *square)
+{
+    struct dtp_attention_size front = *square, back = *square;
+    front.key_count = square->sequence / 2;
+    back.first_query = square->sequence / 2, back.key_count = square->sequence;
+    return larger(dtp_attention_workspace_bytes(&front), dtp_attention_workspace_bytes(&back));
+}
+
+static bool is_fused(const struct dtp_attention_asked *asked, uint32_t length)
+{
+    return dtp_attention_is_fused(asked->halves, length, asked->size.head_dim, asked->value_dim, asked->bent);
+}
+
 uint64_t dtp_attention_planned_bytes(const struct dtp_attention_asked *asked)
 {
     const struct dtp_attention_size *size = &asked->size;
-    const bool fused =
-        dtp_attention_is_fused(asked->halves, size->sequence, size->head_dim, asked->value_dim, asked->bent);
-    const uint64_t of_cudnn = fused ? dtp_attention_workspace_bytes(size) : 0;
-    const uint64_t own = !fused || asked->in_steps ? own_bytes(asked) : 0;
-    return own > of_cudnn ? own : of_cudnn;
+    const bool square = is_fused(asked, size->sequence), later = asked->in_steps && is_fused(asked, size->sequence / 2);
+    const bool all = square && (later || !asked->in_steps);
+    uint64_t bytes = all ? 0 : own_bytes(asked);
+    if (square)
+        bytes = larger(bytes, dtp_attention_workspace_bytes(size));
+    return later ? larger(bytes, of_later_steps(size)) : bytes;
 }

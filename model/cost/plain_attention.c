@@ -12,9 +12,9 @@ enum dtp_own_attention dtp_own_attention(const struct dtp_gpu *gpu, const struct
     const bool halves = compute == DTP_BF16 || compute == DTP_FP16 || compute == DTP_FP8;
     if (!execution->own_kernels || gpu->architecture == DTP_GPU_HOST || shape->kernel != DTP_ATTENTION_FLASH)
         return DTP_OWN_ATTENTION_NONE;
-    /* Without the causal mask it is a later step of a ring. */
-    if (shape->causal && dtp_attention_is_fused(halves, (uint32_t)shape->keys, shape->head_dim, shape->value_dim,
-                                                shape->softcap > 0 || shape->alibi))
+    /* Of a later step of a ring as many keys as half of the rank's tokens, of which queries have a multiple. */
+    if (dtp_attention_is_fused(halves, (uint32_t)shape->keys, shape->head_dim, shape->value_dim,
+                               shape->softcap > 0 || shape->alibi))
         return DTP_OWN_ATTENTION_NONE;
     return dtp_attention_is_own_mma(halves, shape->head_dim, shape->value_dim) ? DTP_OWN_ATTENTION_MMA
                                                                                : DTP_OWN_ATTENTION_PLAIN;

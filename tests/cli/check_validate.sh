@@ -291,57 +291,63 @@ expect 1 "$reports/validate_two.scenarios" "${measured[@]}" --tolerance 8% -o va
 says '11 of 12 within all bounds' out
 
 # Layouts of two GPUs, whose ranks store what they exchange into each other's memory. Of the four
-# jobs with tp NCCL gathered the rows when these files were measured; what is predicted are copies (rows_copied.csv).
+# jobs with tp NCCL gathered the rows when these files were measured; what is predicted are copies (rows_copied.csv). Rings
+# of cp, here and below, were measured when our kernels computed their later steps; what is predicted is cuDNN's attention,
+# by which a step takes 22 to 35 % less. Each of these lists has one or two: all that is outside, but for what is said.
 grep -e '--gpus 2' "$reports/validate_layouts.scenarios" | grep -ve '--ep 2' >layouts.scenarios
 grep -e '--gpus 2' "$reports/validate_layouts.scenarios" | grep -e '--ep 2' >experts.scenarios
 layouts=(--gpu h200 --device cuda --atomic-attention --no-gradient-norm --untimed-matmuls --resume --tolerance 5%)
-expect 0 layouts.scenarios "${layouts[@]}" --machine "$reports/machine_pushed.csv" -o layouts_pushed.csv
-says '15 of 15 within all bounds' out
-says 'step time of 15: |error| median 1.4 %, largest 3.0 %' out
+expect 1 layouts.scenarios "${layouts[@]}" --machine "$reports/machine_pushed.csv" -o layouts_pushed.csv
+says '13 of 15 within all bounds' out
+says 'step time of 15: |error| median 1.4 %' out
+says 'on 2 GPUs; cp_comm=p2p: step -26.9 %' out
 expect 0 experts.scenarios --force-load-balance "${layouts[@]}" --machine "$reports/machine_pushed.csv" -o experts_pushed.csv
 says '4 of 4 within all bounds' out
-# By the catalogue all are within 10 %.
-expect 0 layouts.scenarios "${layouts[@]}" --tolerance 10% -o layouts_pushed.csv
-says 'step time of 15: |error| median 3.0 %, largest 4.7 %' out
+# By the catalogue all others are within 10 %.
+expect 1 layouts.scenarios "${layouts[@]}" --tolerance 10% -o layouts_pushed.csv
+says '13 of 15 within all bounds' out
+says 'step time of 15: |error| median 3.4 %' out
 expect 0 experts.scenarios --force-load-balance "${layouts[@]}" --tolerance 10% -o experts_pushed.csv
 
 # Eight jobs of other models. By their probe the pipeline of 7B, whose matmuls a probe has 5 % faster than the catalogue, is
-# 5.2 % fast.
+# 5.2 % fast; one is a ring.
 expect 1 "$reports/validate_more.scenarios" "${layouts[@]}" --machine "$reports/machine_more.csv" -o more.csv
-says '7 of 8 within all bounds' out
-says 'step time of 8: |error| median 2.3 %, largest 5.2 %' out
-expect 0 "$reports/validate_more.scenarios" "${layouts[@]}" -o more.csv
+says '6 of 8 within all bounds' out
+says 'step time of 8: |error| median 2.3 %' out
+expect 1 "$reports/validate_more.scenarios" "${layouts[@]}" -o more.csv
 grep -q 'gpt-2-xl ddp .* equal  *[+-]0\.0$' out || failed "GPT-2's device memory: $(grep gpt-2 out)"
-says '8 of 8 within all bounds' out
-says 'step time of 8: |error| median 1.0 %, largest 2.0 %' out
+says '7 of 8 within all bounds' out
+says 'step time of 8: |error| median 1.2 %' out
 # Twenty-six other jobs; for the 27th there was no time, and here no GPU. Those with experts ran by a router that had not
 # learnt, whose ranks wait for each other, and before rows of experts were activated by a warp each: of them four are
 # outside 10 %; evenly loaded and since then see experts_balanced.csv.
 CUDA_VISIBLE_DEVICES='' expect 3 "$reports/validate_fresh.scenarios" "${layouts[@]}" --machine "$reports/machine_fresh.csv" -o fresh.csv
-says '20 of 27 within all bounds, 6 outside, 1 failed' out
-says 'step time of 26: |error| median 2.8 %, largest 12.0 %' out
+says '19 of 27 within all bounds, 7 outside, 1 failed' out
+says 'step time of 26: |error| median 2.8 %' out
 cp "$reports/validate/fresh.csv" .
 CUDA_VISIBLE_DEVICES='' expect 3 "$reports/validate_fresh.scenarios" "${layouts[@]}" --tolerance 10% -o fresh.csv
-says '22 of 27 within all bounds, 4 outside, 1 failed' out
-says 'step time of 26: |error| median 1.8 %, largest 19.9 %' out
+says '21 of 27 within all bounds, 5 outside, 1 failed' out
+says 'step time of 26: |error| median 2.1 %' out
 expect 0 "$reports/validate_rows.scenarios" "${layouts[@]}" --tolerance 10% -o rows_copied.csv
 says '6 of 6 within all bounds' out
 says 'step time of 6: |error| median 3.1 %, largest 6.7 %' out
 # The same 27 on another host, those with experts evenly loaded; by kernels of before.
 grep -e '^--' "$reports/validate_fresh.scenarios" | grep -ve '--ep' >fresh_again.scenarios
 grep -e '^--' "$reports/validate_fresh.scenarios" | grep -e '--ep' >fresh_again_experts.scenarios
-expect 0 fresh_again.scenarios "${layouts[@]}" --tolerance 10% -o fresh_again.csv
-says 'step time of 22: |error| median 1.6 %, largest 5.7 %' out
+expect 1 fresh_again.scenarios "${layouts[@]}" --tolerance 10% -o fresh_again.csv
+says '21 of 22 within all bounds' out
+says 'step time of 22: |error| median 1.7 %' out
 expect 0 fresh_again_experts.scenarios "${layouts[@]}" --force-load-balance --tolerance 10% -o fresh_again_experts.csv
 # Twenty-seven that were drawn up before they ran, by a probe that has tensor cores' sustained rate, and by the catalogue.
 expect 1 "$reports/validate_unseen.scenarios" "${layouts[@]}" --machine "$reports/machine_unseen.csv" -o unseen.csv
-says '19 of 21 within all bounds' out
-says 'step time of 21: |error| median 1.5 %, largest 8.3 %' out
+says '18 of 21 within all bounds' out
+says 'step time of 21: |error| median 1.5 %' out
 expect 0 "$reports/validate_unseen_experts.scenarios" "${layouts[@]}" --force-load-balance --machine "$reports/machine_unseen.csv" -o unseen_experts.csv
 says '6 of 6 within all bounds' out
 cp "$reports/validate/unseen.csv" "$reports/validate/unseen_experts.csv" .
-expect 0 "$reports/validate_unseen.scenarios" "${layouts[@]}" --tolerance 10% -o unseen.csv
-says 'step time of 21: |error| median 3.0 %, largest 7.7 %' out
+expect 1 "$reports/validate_unseen.scenarios" "${layouts[@]}" --tolerance 10% -o unseen.csv
+says '19 of 21 within all bounds' out
+says 'step time of 21: |error| median 3.0 %' out
 expect 0 "$reports/validate_unseen_experts.scenarios" "${layouts[@]}" --force-load-balance --tolerance 10% -o unseen_experts.csv
 
 # Of PyTorch's own runs two had a dropped head's segment, 2.1 %; GPT-2's steps are -5.7 % by rows of a probe that took its

@@ -37,7 +37,7 @@ static void own_shapes(void **state)
     assert_false(dtp_attention_is_own_mma(true, 128, 68));
 }
 
-/* A float for each query of each head in backward, where cuDNN computes nothing or one step of a ring alone. */
+/* A float for each query of each head in backward, where cuDNN computes nothing. */
 static void planned_bytes(void **state)
 {
     (void)state;
@@ -51,8 +51,48 @@ static void planned_bytes(void **state)
     assert_int_equal(dtp_attention_planned_bytes(&asked), dtp_attention_workspace_bytes(&gpt2));
     asked.bent = true;
     assert_int_equal(dtp_attention_planned_bytes(&asked), 32 * 12 * 1024 * 4);
-    asked = (struct dtp_attention_asked){.size = ordered(gpt2), .halves = true, .in_steps = true};
+}
+
+/* Of a ring: of all queries and half of the keys, and of half of the queries and all keys; each has half of the
+ * square's scores. Of sequences that take 24 MiB 42 are within a GiB, so that 53, a prime, go one
+ * by one; of 12 MiB all 53 at once. */
+static void planned_bytes_of_steps(void **state)
+{
+    (void)state;
+    struct dtp_attention_asked asked = {.size = gpt2, .halves = true, .in_steps = true};
+    assert_int_equal(dtp_attention_planned_bytes(&asked), dtp_attention_workspace_bytes(&gpt2));
+    asked.size = ordered(gpt2);
     assert_int_equal(dtp_attention_planned_bytes(&asked), dtp_attention_workspace_bytes(&asked.size));
+    asked.size.batch = 53;
+    struct dtp_attention_size back = asked.size;
+    back.first_query = 512, back.key_count = 1024;
+    assert_int_equal(dtp_attention_part(&asked.size).batch, 1);
+    assert_int_equal(dtp_attention_part(&back).batch, 53);
+    assert_true(dtp_attention_workspace_bytes(&back) > dtp_attention_workspace_bytes(&asked.size));
+    assert_int_equal(dtp_attention_planned_bytes(&asked), dtp_attention_workspace_bytes(&back));
+    asked.size.sequence = 640; /* pieces of 320 tokens are no whole blocks: later steps are ours, which need less */
+    assert_int_equal(dtp_attention_planned_bytes(&asked), dtp_attention_workspace_bytes(&asked.size));
+}
+
+/* What cuDNN 9.19 asked for of a step, built for the description of an H200 without one: gradients of k and v for each
+ * query head and key, gradients of scores. */
+static void engine_bytes_of_steps(void **state)
+{
+    (void)state;
+    struct dtp_attention_size front = llama_8b, back = llama_8b;
+    front.key_count = 4096;
+    back.first_query = 4096, back.key_count = 8192;
+    assert_int_equal(dtp_attention_workspace(&front).engine_bytes, 67109120);
+    assert_int_equal(dtp_attention_workspace(&back).engine_bytes, 134217984);
+    const struct dtp_attention_size ordered_front = ordered(front), ordered_back = ordered(back);
+    assert_int_equal(dtp_attention_workspace(&ordered_front).engine_bytes, 1107296512);
+    assert_int_equal(dtp_attention_workspace(&ordered_back).engine_bytes, 1140850944);
+    assert_int_equal(dtp_attention_workspace(&front).statistics_bytes, 0);
+    assert_int_equal(dtp_attention_workspace(&back).statistics_bytes, 32 * 4096 * 4);
+    assert_int_equal(dtp_attention_workspace(&back).row_sums_bytes, 32 * 4096 * 4);
+    assert_int_equal(dtp_attention_workspace(&back).query_sum_bytes, 32ull * 4096 * 128 * 4);
+    back.backward = false;
+    assert_int_equal(dtp_attention_workspace_bytes(&back), 256);
 }
 
 /* What cuDNN 9.14 asked for on an H200: its own part of the workspace, less its 256 bytes. */
@@ -119,9 +159,14 @@ static void parts_of_the_heads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fused_shapes),       cmocka_unit_test(own_shapes),
-        cmocka_unit_test(planned_bytes),      cmocka_unit_test(engine_bytes_as_measured),
-        cmocka_unit_test(own_bytes),          cmocka_unit_test(parts_of_the_batch),
+        cmocka_unit_test(fused_shapes),
+        cmocka_unit_test(own_shapes),
+        cmocka_unit_test(planned_bytes),
+        cmocka_unit_test(planned_bytes_of_steps),
+        cmocka_unit_test(engine_bytes_of_steps),
+        cmocka_unit_test(engine_bytes_as_measured),
+        cmocka_unit_test(own_bytes),
+        cmocka_unit_test(parts_of_the_batch),
         cmocka_unit_test(parts_of_the_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -275,7 +275,11 @@ static void test_own_attention(void **state)
     shape.head_dim = 128;
     assert_int_equal(dtp_own_attention(&gpu, &shape, &own), DTP_OWN_ATTENTION_NONE);
     assert_int_equal(dtp_own_attention(&gpu, &shape, &fp8), DTP_OWN_ATTENTION_NONE);
-    shape.causal = false; /* a step of a ring */
+    shape.causal = false, shape.keys = 1024; /* a later step of a ring */
+    assert_int_equal(dtp_own_attention(&gpu, &shape, &own), DTP_OWN_ATTENTION_NONE);
+    shape.softcap = 30;
+    assert_int_equal(dtp_own_attention(&gpu, &shape, &own), DTP_OWN_ATTENTION_MMA);
+    shape.softcap = 0, shape.queries = 1920, shape.keys = 960; /* the square of 1,920 is of whole blocks, half is not */
     assert_int_equal(dtp_own_attention(&gpu, &shape, &own), DTP_OWN_ATTENTION_MMA);
     shape.causal = true, shape.keys = shape.queries = 2000;
     assert_int_equal(dtp_own_attention(&gpu, &shape, &own), DTP_OWN_ATTENTION_MMA);

@@ -22,7 +22,7 @@ static int compare_times(const void *a, const void *b)
 
 struct shape {
     const char *model;
-    uint32_t batch, sequence, heads, kv_heads, head_dim;
+    uint32_t batch, sequence, heads, kv_heads, head_dim, first_query, key_count; /* key_count > 0: a step of a ring */
 };
 
 static float median_ms(struct dtp_attention_plans *attention, const struct dtp_attention_args *forward,
@@ -51,19 +51,81 @@ static float median_ms(struct dtp_attention_plans *attention, const struct dtp_a
     return times_ms[ROUNDS / 2];
 }
 
+/* Random numbers, of which a step leaves some results and statistics as they are. */
+static void make_arguments(const struct shape *shape, uint64_t workspace_bytes, bool deterministic,
+                           struct dtp_attention_args *forward, struct dtp_attention_backward_args *backward)
+{
+    const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
+    const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+    const uint64_t result = rows * shape->heads * shape->head_dim, keys = packed - result;
+    *forward = (struct dtp_attention_args){
+        .qkv = device_buffer(packed, DTP_ELEMENT_BF16, 1, 1),
+        .keys = shape->key_count ? device_buffer(keys, DTP_ELEMENT_BF16, 3, 1) : NULL,
+        .result = device_buffer(result, DTP_ELEMENT_BF16, 4, 1),
+        .log_sum_exp = device_buffer(rows * shape->heads, DTP_ELEMENT_FP32, 5, 1),
+        .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1),
+        .workspace_bytes = workspace_bytes,
+        .batch = shape->batch,
+        .sequence = shape->sequence,
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .head_dim = shape->head_dim,
+        .first_query = shape->first_query,
+        .key_count = shape->key_count,
+        .scale = 1 / sqrtf((float)shape->head_dim),
+        .element = DTP_ELEMENT_BF16,
+    };
+    *backward = (struct dtp_attention_backward_args){
+        .qkv = forward->qkv,
+        .keys = forward->keys,
+        .result = forward->result,
+        .gradient = device_buffer(result, DTP_ELEMENT_BF16, 2, 1),
+        .log_sum_exp = forward->log_sum_exp,
+        .qkv_gradient = device_buffer(packed, DTP_ELEMENT_BF16, 0, -1),
+        .query_gradient = device_buffer(result, DTP_ELEMENT_BF16, 0, -1),
+        .keys_gradient = device_buffer(keys, DTP_ELEMENT_BF16, 0, -1),
+        .workspace = forward->workspace,
+        .workspace_bytes = workspace_bytes,
+        .batch = shape->batch,
+        .sequence = shape->sequence,
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .head_dim = shape->head_dim,
+        .first_query = shape->first_query,
+        .key_count = shape->key_count,
+        .scale = forward->scale,
+        .atomic = !deterministic,
+        .element = DTP_ELEMENT_BF16,
+    };
+}
+
+static void free_arguments(const struct dtp_attention_args *forward, const struct dtp_attention_backward_args *backward)
+{
+    void *const made[] = {(void *)(uintptr_t)forward->qkv,
+                          (void *)(uintptr_t)forward->keys,
+                          forward->result,
+                          forward->log_sum_exp,
+                          forward->workspace,
+                          (void *)(uintptr_t)backward->gradient,
+                          backward->qkv_gradient,
+                          backward->query_gradient,
+                          backward->keys_gradient};
+    for (size_t i = 0; i < sizeof made / sizeof made[0]; i++)
+        CUDA(cudaFree(made[i]));
+}
+
 static void bench_attention_shape(struct dtp_attention_plans *attention, const struct dtp_cudnn *cudnn,
                                   const struct shape *shape, bool deterministic)
 {
     struct dtp_faults faults = {0};
-    const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
-    const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
-    const uint64_t result = rows * shape->heads * shape->head_dim;
     struct dtp_attention_size size = {.batch = shape->batch,
                                       .sequence = shape->sequence,
                                       .heads = shape->heads,
                                       .kv_heads = shape->kv_heads,
                                       .head_dim = shape->head_dim,
-                                      .deterministic = deterministic};
+                                      .deterministic = deterministic,
+                                      .first_query = shape->first_query,
+                                      .key_count = shape->key_count};
     struct dtp_cudnn_plan plans[2];
     for (int backward = 0; backward < 2; backward++) {
         size.backward = backward;
@@ -73,70 +135,48 @@ static void bench_attention_shape(struct dtp_attention_plans *attention, const s
         }
     }
     const uint64_t workspace_bytes = dtp_attention_workspace_bytes(&size);
-    struct dtp_attention_args forward = {
-        .qkv = device_buffer(packed, DTP_ELEMENT_BF16, 1, 1),
-        .result = device_buffer(result, DTP_ELEMENT_BF16, 0, -1),
-        .log_sum_exp = device_buffer(rows * shape->heads, DTP_ELEMENT_FP32, 0, -1),
-        .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1),
-        .workspace_bytes = workspace_bytes,
-        .batch = shape->batch,
-        .sequence = shape->sequence,
-        .heads = shape->heads,
-        .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim,
-        .scale = 1 / sqrtf((float)shape->head_dim),
-        .element = DTP_ELEMENT_BF16,
-    };
-    struct dtp_attention_backward_args backward = {
-        .qkv = forward.qkv,
-        .result = forward.result,
-        .gradient = device_buffer(result, DTP_ELEMENT_BF16, 2, 1),
-        .log_sum_exp = forward.log_sum_exp,
-        .qkv_gradient = device_buffer(packed, DTP_ELEMENT_BF16, 0, -1),
-        .workspace = forward.workspace,
-        .workspace_bytes = workspace_bytes,
-        .batch = shape->batch,
-        .sequence = shape->sequence,
-        .heads = shape->heads,
-        .kv_heads = shape->kv_heads,
-        .head_dim = shape->head_dim,
-        .scale = forward.scale,
-        .atomic = !deterministic,
-        .element = DTP_ELEMENT_BF16,
-    };
+    struct dtp_attention_args forward;
+    struct dtp_attention_backward_args backward;
+    make_arguments(shape, workspace_bytes, deterministic, &forward, &backward);
     if (dtp_attention_prepare(attention, &forward, &faults) != DTP_OK ||
         dtp_attention_prepare_backward(attention, &backward, &faults) != DTP_OK) {
         printf("%s\n", faults.text[0]);
         return;
     }
     const float forward_ms = median_ms(attention, &forward, NULL), backward_ms = median_ms(attention, NULL, &backward);
-    /* the causal half of two products of 2 S^2 D per head; five of them backward */
-    const double flops =
-        2.0 * shape->batch * shape->heads * shape->sequence * (double)shape->sequence * shape->head_dim;
-    printf("%-11s %3u x %5u %2u/%2u x %3u %-6s %8.3f %5.0f %8.3f %5.0f  %12" PRIu64 " %12" PRIu64 "  %2d %2d\n",
+    /* two products of 2 D for each query and key, of a causal square half of them; five of them backward */
+    const double scores = shape->key_count ? (shape->sequence - shape->first_query) * (double)shape->key_count
+                                           : shape->sequence * (double)shape->sequence / 2;
+    const double flops = 4.0 * shape->batch * shape->heads * scores * shape->head_dim;
+    printf("%-11s %3u x %5u %2u/%2u x %3u %5u %5u %-6s %8.3f %5.0f %8.3f %5.0f  %12" PRIu64 " %12" PRIu64 "  %2d %2d\n",
            shape->model, shape->batch, shape->sequence, shape->heads, shape->kv_heads, shape->head_dim,
-           deterministic ? "order" : "atomic", (double)forward_ms, flops / forward_ms * 1e-9, (double)backward_ms,
-           2.5 * flops / backward_ms * 1e-9, plans[0].workspace_bytes, plans[1].workspace_bytes, (int)plans[0].engine,
-           (int)plans[1].engine);
+           shape->first_query, shape->key_count, deterministic ? "order" : "atomic", (double)forward_ms,
+           flops / forward_ms * 1e-9, (double)backward_ms, 2.5 * flops / backward_ms * 1e-9, plans[0].workspace_bytes,
+           plans[1].workspace_bytes, (int)plans[0].engine, (int)plans[1].engine);
     dtp_cudnn_plan_free(&plans[0]);
     dtp_cudnn_plan_free(&plans[1]);
-    CUDA(cudaFree((void *)(uintptr_t)forward.qkv));
-    CUDA(cudaFree(forward.result));
-    CUDA(cudaFree(forward.log_sum_exp));
-    CUDA(cudaFree(forward.workspace));
-    CUDA(cudaFree((void *)(uintptr_t)backward.gradient));
-    CUDA(cudaFree(backward.qkv_gradient));
+    free_arguments(&forward, &backward);
 }
 
 static void bench_attention(void)
 {
     static const struct shape shapes[] = {
-        {"gpt2-124m", 32, 1024, 12, 12, 64},   {"llama-1.3b", 4, 2048, 16, 16, 128},
-        {"llama-1.3b", 16, 2048, 16, 16, 128}, {"llama-7b", 1, 2048, 32, 32, 128},
-        {"llama-7b", 4, 2048, 32, 32, 128},    {"llama-8b", 1, 8192, 32, 8, 128},
-        {"llama-8b", 2, 4096, 32, 8, 128},     {"tiny", 2, 256, 4, 2, 64},
+        {"gpt2-124m", 32, 1024, 12, 12, 64},
+        {"llama-1.3b", 4, 2048, 16, 16, 128},
+        {"llama-1.3b", 16, 2048, 16, 16, 128},
+        {"llama-7b", 1, 2048, 32, 32, 128},
+        {"llama-7b", 4, 2048, 32, 32, 128},
+        {"llama-8b", 1, 8192, 32, 8, 128},
+        {"llama-8b", 2, 4096, 32, 8, 128},
+        {"tiny", 2, 256, 4, 2, 64},
+        {"llama-8b", 1, 4096, 32, 8, 128, .key_count = 2048},
+        {"llama-8b", 1, 4096, 32, 8, 128, .first_query = 2048, .key_count = 4096},
+        {"llama-8b", 1, 8192, 32, 8, 128, .key_count = 4096},
+        {"llama-8b", 1, 8192, 32, 8, 128, .first_query = 4096, .key_count = 8192},
+        {"llama-8b", 1, 16384, 32, 8, 128, .key_count = 8192},
+        {"llama-8b", 1, 16384, 32, 8, 128, .first_query = 8192, .key_count = 16384},
     };
-    printf("attention (cuDNN %zu)                        forward ms TF/s  backward ms TF/s  workspace forward, "
+    printf("attention (cuDNN %zu)            from keys         forward ms TF/s  backward ms TF/s  workspace forward, "
            "backward  engines\n",
            cudnnGetVersion());
     for (int deterministic = 0; deterministic < 2; deterministic++) {

@@ -32,57 +32,67 @@ static void judge(const char *what, const char *part, double error, double bound
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
+/* key_count > 0: a later step of a ring. */
 struct attention_case {
-    uint32_t batch, sequence, heads, kv_heads, head_dim, window;
+    uint32_t batch, sequence, heads, kv_heads, head_dim, window, first_query, key_count;
 };
 
-/* What stands in device memory after both directions, and `gradient`, qkv_gradient on the host, against the reference.
+/* Elements of packed rows, of results, of a step's keys and values; log-sum-exps of all queries and of those there are.
  */
-static void judge_attention(const char *what, const struct dtp_attention_args *forward,
-                            const struct dtp_attention_backward_args *backward, const void *gradient)
+struct counts {
+    uint64_t packed, result, keys, statistics, own_statistics;
+};
+static struct counts count(const struct attention_case *shape)
 {
-    const enum dtp_element bf16 = halves;
-    const uint64_t rows = (uint64_t)forward->batch * forward->sequence;
-    const uint64_t packed = rows * (forward->heads + 2 * forward->kv_heads) * forward->head_dim;
-    const uint64_t result = rows * forward->heads * forward->head_dim, statistics = rows * forward->heads;
-    struct dtp_attention_args expected = *forward;
-    struct dtp_attention_backward_args expected_backward = *backward;
-    expected.qkv = host_copy(forward->qkv, 2 * packed);
-    expected.result = malloc(2 * result);
-    expected.log_sum_exp = malloc(4 * statistics);
-    dtp_reference_attention(NULL, &expected, NULL);
-    expected_backward.qkv = expected.qkv;
-    expected_backward.result = expected.result;
-    expected_backward.log_sum_exp = expected.log_sum_exp;
-    expected_backward.gradient = host_copy(backward->gradient, 2 * result);
-    expected_backward.qkv_gradient = malloc(2 * packed);
-    dtp_reference_attention_backward(NULL, &expected_backward, NULL);
-
-    judge(what, "result", relative_error(host_copy(forward->result, 2 * result), expected.result, result, bf16), 6e-3);
-    judge(what, "log_sum_exp",
-          relative_error(host_copy(forward->log_sum_exp, 4 * statistics), expected.log_sum_exp, statistics,
-                         DTP_ELEMENT_FP32),
-          1e-4);
-    judge(what, "qkv_gradient", relative_error(gradient, expected_backward.qkv_gradient, packed, bf16), 1e-2);
+    const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
+    return (struct counts){.packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim,
+                           .result = rows * shape->heads * shape->head_dim,
+                           .keys = rows * 2 * shape->kv_heads * shape->head_dim,
+                           .statistics = rows * shape->heads,
+                           .own_statistics =
+                               (uint64_t)shape->batch * shape->heads * (shape->sequence - shape->first_query)};
 }
 
-static void check_attention(struct dtp_attention_plans *attention, const struct attention_case *shape,
-                            bool deterministic)
+static void describe(const struct attention_case *shape, const char *how, char *what, size_t size)
 {
-    struct dtp_faults faults = {0};
-    const enum dtp_element bf16 = halves;
-    const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
-    const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
-    const uint64_t result = rows * shape->heads * shape->head_dim, statistics = rows * shape->heads;
-    const uint64_t workspace_bytes = 256u << 20;
-    char what[100];
-    snprintf(what, sizeof what, "attention %ux%u heads %u/%u head_dim %u window %u%s", shape->batch, shape->sequence,
-             shape->heads, shape->kv_heads, shape->head_dim, shape->window, deterministic ? " deterministic" : "");
+    char step[48] = "";
+    if (shape->key_count)
+        snprintf(step, sizeof step, " from %u, %u keys", shape->first_query, shape->key_count);
+    snprintf(what, size, "attention %ux%u heads %u/%u of %u window %u%s%s", shape->batch, shape->sequence, shape->heads,
+             shape->kv_heads, shape->head_dim, shape->window, step, how);
+}
 
-    struct dtp_attention_args forward = {
-        .qkv = device_buffer(packed, bf16, 1, 1),
-        .result = device_buffer(result, bf16, 0, -1),
-        .log_sum_exp = device_buffer(statistics, DTP_ELEMENT_FP32, 0, -1),
+/* What a step leaves as it is, here 0. */
+static void *zeros(uint64_t count, enum dtp_element element)
+{
+    void *memory = device_buffer(count, element, 0, -1);
+    CUDA(cudaMemset(memory, 0, count * dtp_element_bytes(element)));
+    return memory;
+}
+
+/* Of all steps together: with six more than its own scores' no weight is above 1. */
+static float *larger_statistics(uint64_t statistics)
+{
+    float *memory = device_buffer(statistics, DTP_ELEMENT_FP32, 4, 1), *host = host_copy(memory, 4 * statistics);
+    for (uint64_t i = 0; i < statistics; i++)
+        host[i] += 6;
+    CUDA(cudaMemcpy(memory, host, 4 * statistics, cudaMemcpyHostToDevice));
+    free(host);
+    return memory;
+}
+
+/* On the device, forward of random numbers and backward from it, of a step from something like all steps' result. */
+static void make_arguments(const struct attention_case *shape, uint64_t workspace_bytes, bool deterministic,
+                           struct dtp_attention_args *forward, struct dtp_attention_backward_args *backward)
+{
+    const enum dtp_element element = halves;
+    const struct counts n = count(shape);
+    const bool step = shape->key_count;
+    *forward = (struct dtp_attention_args){
+        .qkv = device_buffer(n.packed, element, 1, 1),
+        .keys = step ? device_buffer(n.keys, element, 5, 1) : NULL,
+        .result = step ? zeros(n.result, element) : device_buffer(n.result, element, 0, -1),
+        .log_sum_exp = device_buffer(n.statistics, DTP_ELEMENT_FP32, 0, -1),
         .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1),
         .workspace_bytes = workspace_bytes,
         .batch = shape->batch,
@@ -91,16 +101,21 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
         .kv_heads = shape->kv_heads,
         .head_dim = shape->head_dim,
         .window = shape->window,
+        .first_query = shape->first_query,
+        .key_count = shape->key_count,
         .scale = 1 / sqrtf((float)shape->head_dim),
-        .element = bf16,
+        .element = element,
     };
-    struct dtp_attention_backward_args backward = {
-        .qkv = forward.qkv,
-        .result = forward.result,
-        .gradient = device_buffer(result, bf16, 2, 1),
-        .log_sum_exp = forward.log_sum_exp,
-        .qkv_gradient = device_buffer(packed, bf16, 0, -1),
-        .workspace = forward.workspace,
+    *backward = (struct dtp_attention_backward_args){
+        .qkv = forward->qkv,
+        .keys = forward->keys,
+        .result = step ? device_buffer(n.result, element, 3, 1) : forward->result,
+        .gradient = device_buffer(n.result, element, 2, 1),
+        .log_sum_exp = step ? larger_statistics(n.statistics) : forward->log_sum_exp,
+        .qkv_gradient = step ? NULL : device_buffer(n.packed, element, 0, -1),
+        .query_gradient = step ? zeros(n.result, element) : NULL,
+        .keys_gradient = step ? zeros(n.keys, element) : NULL,
+        .workspace = forward->workspace,
         .workspace_bytes = workspace_bytes,
         .batch = shape->batch,
         .sequence = shape->sequence,
@@ -108,52 +123,145 @@ static void check_attention(struct dtp_attention_plans *attention, const struct 
         .kv_heads = shape->kv_heads,
         .head_dim = shape->head_dim,
         .window = shape->window,
-        .scale = forward.scale,
+        .first_query = shape->first_query,
+        .key_count = shape->key_count,
+        .scale = forward->scale,
         .atomic = !deterministic,
-        .element = bf16,
+        .element = element,
     };
-    if (dtp_attention_prepare(attention, &forward, &faults) != DTP_OK ||
-        dtp_attention_prepare_backward(attention, &backward, &faults) != DTP_OK) {
-        printf("%-58s %s\n", what, faults.text[0]);
+}
+
+/* Both directions; false with what is said of it where one does not run. */
+static bool run(struct dtp_attention_plans *attention, const char *what, const struct dtp_attention_args *forward,
+                const struct dtp_attention_backward_args *backward)
+{
+    struct dtp_faults faults = {0};
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    const bool prepared = dtp_attention_prepare(attention, forward, &faults) == DTP_OK &&
+                          dtp_attention_prepare_backward(attention, backward, &faults) == DTP_OK;
+    if (prepared)
+        status = dtp_attention_forward(attention, forward, NULL);
+    if (prepared && status == CUDNN_STATUS_SUCCESS)
+        status = dtp_attention_backward(attention, backward, NULL);
+    if (!prepared || status != CUDNN_STATUS_SUCCESS) {
+        printf("%-58s %s\n", what, prepared ? cudnnGetErrorString(status) : faults.text[0]);
         failures++;
-        return;
-    }
-    cudnnStatus_t status = dtp_attention_forward(attention, &forward, NULL);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = dtp_attention_backward(attention, &backward, NULL);
-    if (status != CUDNN_STATUS_SUCCESS) {
-        printf("%-58s %s\n", what, cudnnGetErrorString(status));
-        failures++;
-        return;
+        return false;
     }
     CUDA(cudaDeviceSynchronize());
-    void *first = host_copy(backward.qkv_gradient, 2 * packed);
+    return true;
+}
+
+/* The gradients that stand in device memory: one behind the other. */
+static void *gradients_of(const struct attention_case *shape, const struct dtp_attention_backward_args *backward)
+{
+    const struct counts n = count(shape);
+    if (!shape->key_count)
+        return host_copy(backward->qkv_gradient, 2 * n.packed);
+    char *both = malloc(2 * (n.result + n.keys));
+    if (!both)
+        exit(3);
+    CUDA(cudaMemcpy(both, backward->query_gradient, 2 * n.result, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(both + 2 * n.result, backward->keys_gradient, 2 * n.keys, cudaMemcpyDeviceToHost));
+    return both;
+}
+
+/* What stands in device memory after both directions, and `gradients` on the host, against the reference. */
+static void judge_attention(const char *what, const struct attention_case *shape,
+                            const struct dtp_attention_args *forward,
+                            const struct dtp_attention_backward_args *backward, const void *gradients)
+{
+    const struct counts n = count(shape);
+    const bool step = shape->key_count;
+    struct dtp_attention_args expected = *forward;
+    struct dtp_attention_backward_args back = *backward;
+    expected.qkv = host_copy(forward->qkv, 2 * n.packed);
+    expected.keys = step ? host_copy(forward->keys, 2 * n.keys) : NULL;
+    expected.result = calloc(n.result, 2);
+    expected.log_sum_exp = malloc(4 * n.statistics);
+    dtp_reference_attention(NULL, &expected, NULL);
+    back.qkv = expected.qkv, back.keys = expected.keys;
+    back.result = step ? host_copy(backward->result, 2 * n.result) : expected.result;
+    back.log_sum_exp = step ? host_copy(backward->log_sum_exp, 4 * n.statistics) : expected.log_sum_exp;
+    back.gradient = host_copy(backward->gradient, 2 * n.result);
+    back.qkv_gradient = malloc(2 * n.packed);
+    back.query_gradient = calloc(n.result, 2), back.keys_gradient = calloc(n.keys, 2);
+    dtp_reference_attention_backward(NULL, &back, NULL);
+
+    judge(what, "result", relative_error(host_copy(forward->result, 2 * n.result), expected.result, n.result, halves),
+          6e-3);
+    judge(what, "log_sum_exp",
+          relative_error(host_copy(forward->log_sum_exp, 4 * n.own_statistics), expected.log_sum_exp, n.own_statistics,
+                         DTP_ELEMENT_FP32),
+          1e-4);
+    if (!step) {
+        judge(what, "qkv_gradient", relative_error(gradients, back.qkv_gradient, n.packed, halves), 1e-2);
+        return;
+    }
+    judge(what, "query_gradient", relative_error(gradients, back.query_gradient, n.result, halves), 1e-2);
+    judge(what, "keys_gradient",
+          relative_error((const char *)gradients + 2 * n.result, back.keys_gradient, n.keys, halves), 1e-2);
+}
+
+static void check_attention(struct dtp_attention_plans *attention, const struct attention_case *shape,
+                            bool deterministic)
+{
+    const struct counts n = count(shape);
+    const uint64_t bytes = 2 * (shape->key_count ? n.result + n.keys : n.packed);
+    struct dtp_attention_args forward;
+    struct dtp_attention_backward_args backward;
+    char what[120];
+    describe(shape, deterministic ? " deterministic" : "", what, sizeof what);
+    make_arguments(shape, 256u << 20, deterministic, &forward, &backward);
+    if (!run(attention, what, &forward, &backward))
+        return;
+    void *first = gradients_of(shape, &backward);
     for (int i = 0; i < 3 && deterministic; i++) {
         dtp_attention_backward(attention, &backward, NULL);
         CUDA(cudaDeviceSynchronize());
-        void *again = host_copy(backward.qkv_gradient, 2 * packed);
-        if (memcmp(first, again, 2 * packed) != 0)
+        void *again = gradients_of(shape, &backward);
+        if (memcmp(first, again, bytes) != 0)
             judge(what, "repeats", 1, 0);
         free(again);
     }
-
-    judge_attention(what, &forward, &backward, first);
+    judge_attention(what, shape, &forward, &backward, first);
     free(first);
 }
 
-static void check_attentions(bool deterministic)
+static struct dtp_attention_plans *create(void)
 {
-    static const struct attention_case cases[] = {
-        {2, 128, 2, 2, 64, 0},   {1, 256, 4, 4, 128, 0},    {2, 384, 4, 2, 64, 0}, {1, 256, 8, 1, 128, 0},
-        {1, 128, 3, 3, 80, 0},   {3, 128, 2, 1, 32, 0},     {1, 512, 2, 2, 64, 0}, {2, 384, 4, 2, 64, 128},
-        {1, 512, 2, 2, 64, 100}, {1, 1024, 8, 1, 128, 300},
-    };
     struct dtp_faults faults = {0};
     struct dtp_attention_plans *attention;
     if (dtp_attention_create(&attention, &faults) != DTP_OK) {
         fprintf(stderr, "%s\n", faults.text[0]);
         exit(3);
     }
+    return attention;
+}
+
+static void check_attentions(bool deterministic)
+{
+    static const struct attention_case cases[] = {
+        {2, 128, 2, 2, 64, 0},
+        {1, 256, 4, 4, 128, 0},
+        {2, 384, 4, 2, 64, 0},
+        {1, 256, 8, 1, 128, 0},
+        {1, 128, 3, 3, 80, 0},
+        {3, 128, 2, 1, 32, 0},
+        {1, 512, 2, 2, 64, 0},
+        {2, 384, 4, 2, 64, 128},
+        {1, 512, 2, 2, 64, 100},
+        {1, 1024, 8, 1, 128, 300},
+        /* steps of a ring, of keys before all queries and of those before the later half of them */
+        {1, 256, 2, 2, 64, .key_count = 128},
+        {1, 256, 2, 2, 64, .first_query = 128, .key_count = 256},
+        {2, 512, 4, 2, 64, .key_count = 256},
+        {2, 512, 4, 2, 64, .first_query = 256, .key_count = 512},
+        {3, 768, 8, 2, 128, .key_count = 384},
+        {3, 768, 8, 2, 128, .first_query = 384, .key_count = 768},
+        {2, 256, 3, 1, 80, .first_query = 128, .key_count = 256},
+    };
+    struct dtp_attention_plans *attention = create();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         check_attention(attention, &cases[i], deterministic);
     dtp_attention_destroy(attention);
@@ -163,70 +271,36 @@ static void check_attentions(bool deterministic)
 static void check_parts(void)
 {
     static const struct attention_case cases[] = {
-        {12, 1024, 80, 8, 64, 0}, /* parts of 6 sequences */
-        {2, 8192, 12, 6, 128, 0}, /* parts of 6 heads in 3 groups */
-        {1, 16384, 3, 3, 64, 0},  /* parts of 1 head */
+        {12, 1024, 80, 8, 64, 0},                                     /* parts of 6 sequences */
+        {2, 8192, 12, 6, 128, 0},                                     /* parts of 6 heads in 3 groups */
+        {1, 16384, 3, 3, 64, 0},                                      /* parts of 1 head */
+        {1, 16384, 8, 4, 64, .key_count = 8192},                      /* parts of 4 heads in 2 groups */
+        {2, 16384, 8, 4, 64, .first_query = 8192, .key_count = 16384} /* the same of each sequence */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct attention_case *shape = &cases[i];
-        const uint64_t rows = (uint64_t)shape->batch * shape->sequence;
-        const uint64_t packed = rows * (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
-        const uint64_t result = rows * shape->heads * shape->head_dim, workspace_bytes = (uint64_t)3 << 29;
-        void *gradients[2] = {NULL, NULL};
-        char what[100];
-        snprintf(what, sizeof what, "attention %ux%u heads %u/%u head_dim %u in parts", shape->batch, shape->sequence,
-                 shape->heads, shape->kv_heads, shape->head_dim);
-        struct dtp_attention_args forward = {
-            .qkv = device_buffer(packed, DTP_ELEMENT_BF16, 1, 1),
-            .result = device_buffer(result, DTP_ELEMENT_BF16, 0, -1),
-            .log_sum_exp = device_buffer(rows * shape->heads, DTP_ELEMENT_FP32, 0, -1),
-            .workspace = device_buffer(workspace_bytes / 4, DTP_ELEMENT_FP32, 0, -1),
-            .workspace_bytes = workspace_bytes,
-            .batch = shape->batch,
-            .sequence = shape->sequence,
-            .heads = shape->heads,
-            .kv_heads = shape->kv_heads,
-            .head_dim = shape->head_dim,
-            .scale = 1 / sqrtf((float)shape->head_dim),
-            .element = DTP_ELEMENT_BF16,
-        };
-        struct dtp_attention_backward_args backward = {
-            .qkv = forward.qkv,
-            .result = forward.result,
-            .gradient = device_buffer(result, DTP_ELEMENT_BF16, 2, 1),
-            .log_sum_exp = forward.log_sum_exp,
-            .qkv_gradient = device_buffer(packed, DTP_ELEMENT_BF16, 0, -1),
-            .workspace = forward.workspace,
-            .workspace_bytes = workspace_bytes,
-            .batch = shape->batch,
-            .sequence = shape->sequence,
-            .heads = shape->heads,
-            .kv_heads = shape->kv_heads,
-            .head_dim = shape->head_dim,
-            .scale = forward.scale,
-            .element = DTP_ELEMENT_BF16,
-        };
+        const struct counts n = count(shape);
+        const uint64_t gradients = shape->key_count ? n.result + n.keys : n.packed;
+        struct dtp_attention_args forward;
+        struct dtp_attention_backward_args backward;
+        void *made[2] = {NULL, NULL};
+        char what[120];
+        describe(shape, " in parts", what, sizeof what);
+        make_arguments(shape, (uint64_t)3 << 29, false, &forward, &backward);
         for (int deterministic = 0; deterministic < 2; deterministic++) {
-            struct dtp_faults faults = {0};
-            struct dtp_attention_plans *attention;
+            struct dtp_attention_plans *attention = create();
             backward.atomic = !deterministic;
-            CUDA(cudaMemset(backward.qkv_gradient, 0xFF, 2 * packed));
-            if (dtp_attention_create(&attention, &faults) != DTP_OK ||
-                dtp_attention_prepare(attention, &forward, &faults) != DTP_OK ||
-                dtp_attention_prepare_backward(attention, &backward, &faults) != DTP_OK ||
-                dtp_attention_forward(attention, &forward, NULL) != CUDNN_STATUS_SUCCESS ||
-                dtp_attention_backward(attention, &backward, NULL) != CUDNN_STATUS_SUCCESS) {
-                printf("%-58s %s\n", what, faults.count ? faults.text[0] : "does not run");
-                failures++;
-                return;
-            }
-            CUDA(cudaDeviceSynchronize());
-            gradients[deterministic] = host_copy(backward.qkv_gradient, 2 * packed);
+            if (!shape->key_count)
+                CUDA(cudaMemset(backward.qkv_gradient, 0xFF, 2 * n.packed));
+            const bool ran = run(attention, what, &forward, &backward);
             dtp_attention_destroy(attention);
+            if (!ran)
+                return;
+            made[deterministic] = gradients_of(shape, &backward);
         }
-        judge(what, "qkv_gradient", relative_error(gradients[1], gradients[0], packed, DTP_ELEMENT_BF16), 3e-3);
-        free(gradients[0]);
-        free(gradients[1]);
+        judge(what, "gradients", relative_error(made[1], made[0], gradients, DTP_ELEMENT_BF16), 3e-3);
+        free(made[0]);
+        free(made[1]);
     }
 }
 
