@@ -301,13 +301,15 @@ expect 1 layouts.scenarios "${layouts[@]}" --machine "$reports/machine_pushed.cs
 says '13 of 15 within all bounds' out
 says 'step time of 15: |error| median 1.4 %' out
 says 'on 2 GPUs; cp_comm=p2p: step -26.9 %' out
-expect 0 experts.scenarios --force-load-balance "${layouts[@]}" --machine "$reports/machine_pushed.csv" -o experts_pushed.csv
-says '4 of 4 within all bounds' out
+expect 1 experts.scenarios --force-load-balance "${layouts[@]}" --machine "$reports/machine_pushed.csv" -o experts_pushed.csv
+says '3 of 4 within all bounds' out
+says 'cp_comm=p2p: step -12.2 %' out
 # By the catalogue all others are within 10 %.
 expect 1 layouts.scenarios "${layouts[@]}" --tolerance 10% -o layouts_pushed.csv
 says '13 of 15 within all bounds' out
 says 'step time of 15: |error| median 3.4 %' out
-expect 0 experts.scenarios --force-load-balance "${layouts[@]}" --tolerance 10% -o experts_pushed.csv
+expect 1 experts.scenarios --force-load-balance "${layouts[@]}" --tolerance 10% -o experts_pushed.csv
+says '3 of 4 within all bounds' out
 
 # Eight jobs of other models. By their probe the pipeline of 7B, whose matmuls a probe has 5 % faster than the catalogue, is
 # 5.2 % fast; one is a ring.
@@ -349,6 +351,22 @@ expect 1 "$reports/validate_unseen.scenarios" "${layouts[@]}" --tolerance 10% -o
 says '19 of 21 within all bounds' out
 says 'step time of 21: |error| median 3.0 %' out
 expect 0 "$reports/validate_unseen_experts.scenarios" "${layouts[@]}" --force-load-balance --tolerance 10% -o unseen_experts.csv
+# Stages that delay weight gradients, of which one has experts by a router that had not learnt; rings by cuDNN; six with such a
+# router, of which EXPERTS says what ranks that are filled so take.
+expect 1 "$reports/validate_delayed.scenarios" "${layouts[@]}" --machine "$reports/machine_delayed.csv" -o delayed.csv
+says '12 of 13 within all bounds' out
+says 'step time of 13: |error| median 2.9 %' out
+cp "$reports/validate/delayed.csv" .
+expect 1 "$reports/validate_delayed.scenarios" "${layouts[@]}" --tolerance 10% -o delayed.csv
+says '11 of 13 within all bounds' out
+expect 0 "$reports/validate_rings.scenarios" "${layouts[@]}" -o rings.csv
+says '7 of 7 within all bounds' out
+says 'step time of 7: |error| median 1.6 %, largest 2.3 %' out
+expect 1 "$reports/validate_unseen_experts.scenarios" "${layouts[@]}" --machine "$reports/machine_delayed.csv" -o delayed_experts.csv
+says '1 of 6 within all bounds' out
+awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i }
+         NR > 1 && /olmoe/ { filled = $column["predicted_imbalanced_step_s"] / $column["measured_step_s"] }
+         END { exit !(filled > 1.03 && filled < 1.034) }' delayed_experts.csv || failed "OLMoE, so filled, is not 3 % slow"
 
 # Of PyTorch's own runs two had a dropped head's segment, 2.1 %; GPT-2's steps are -5.7 % by rows of a probe that took its
 # odd head's kernels to draw full power (reports/h200/README.md).
