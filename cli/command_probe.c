@@ -2,6 +2,7 @@
 #include "cli/command.h"
 
 #include "machine/measured.h"
+#include "machine/measured_least.h"
 #include "base/number.h"
 #include "page/output_file.h"
 #include "cli/probe_events.h"
@@ -242,29 +243,6 @@ static enum dtp_status add_known(struct dtp_probe_heard *heard, const struct dtp
     return kept ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
 }
 
-/* What is written is what can be read again: each row by the reader's own rules. */
-static enum dtp_status check_rows(const struct dtp_probe_heard *heard, struct dtp_faults *faults)
-{
-    enum dtp_status worst = DTP_OK;
-    if (!heard->ended || heard->damaged || heard->count == 0)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "not all that was measured was said");
-    for (size_t i = 0; i < heard->count; i++)
-        worst = dtp_worse(worst, dtp_measured_row_check(&heard->rows[i], "what was measured", i + 1, faults));
-    return worst == DTP_OK ? DTP_OK : DTP_ENVIRONMENT;
-}
-
-static enum dtp_status write_file(const struct dtp_probe_heard *heard, const char *path, struct dtp_faults *faults)
-{
-    struct dtp_output_file output;
-    enum dtp_status status = dtp_output_open(path, &output, faults);
-    if (status != DTP_OK)
-        return status;
-    dtp_measured_write(output.file, heard->rows, heard->count);
-    return dtp_output_close(&output, faults);
-}
-
-/* ---- the report -------------------------------------------------------------------------------------------------- */
-
 static uint32_t count_of(const struct dtp_probe_heard *heard, const char *key)
 {
     const char *text = dtp_probe_heard_text(heard, key);
@@ -290,20 +268,65 @@ static enum dtp_status find_cluster(const struct dtp_probe_heard *heard, const s
     return DTP_OK;
 }
 
-static enum dtp_status report(const struct dtp_context *context, const struct dtp_probe_heard *heard,
-                              const struct dtp_catalog *catalog, const char *path)
+/* Of whoever measured them, PyTorch's program too: rows below the least that the GPU, or these cores, can take become
+ * no part of the file. */
+static void drop_impossible(struct dtp_probe_heard *heard, const struct dtp_gpu *gpu)
 {
-    struct dtp_cluster cluster;
-    enum dtp_status status = find_cluster(heard, catalog, &cluster, context->faults);
+    size_t kept = 0;
+    struct dtp_measured_row first;
+    for (size_t i = 0; i < heard->count; i++) {
+        const struct dtp_measured_row row = heard->rows[i];
+        if (!(row.number[DTP_MEASURED_seconds] < dtp_measured_least_s(&row, gpu)))
+            heard->rows[kept++] = row;
+        else if (kept == i)
+            first = row;
+    }
+    if (kept < heard->count)
+        fprintf(
+            stderr,
+            "dtplan: warning: %zu of %zu rows are left out, for no such machine is as fast: first %s %s in %.3g ns, "
+            "the least is %.3g; end what else runs here and probe again\n",
+            heard->count - kept, heard->count, dtp_measurement_text(first.measurement), first.what,
+            first.number[DTP_MEASURED_seconds] * 1e9, dtp_measured_least_s(&first, gpu) * 1e9);
+    heard->count = kept;
+}
+
+/* What is written is what can be read again: each row by the reader's own rules. */
+static enum dtp_status check_rows(struct dtp_probe_heard *heard, const struct dtp_catalog *catalog,
+                                  struct dtp_cluster *cluster, struct dtp_faults *faults)
+{
+    if (!heard->ended || heard->damaged || heard->count == 0)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "not all that was measured was said");
+    enum dtp_status worst = find_cluster(heard, catalog, cluster, faults);
+    if (worst == DTP_OK)
+        drop_impossible(heard, &cluster->gpu);
+    for (size_t i = 0; i < heard->count; i++)
+        worst = dtp_worse(worst, dtp_measured_row_check(&heard->rows[i], "what was measured", i + 1, faults));
+    return worst == DTP_OK ? DTP_OK : DTP_ENVIRONMENT;
+}
+
+static enum dtp_status write_file(const struct dtp_probe_heard *heard, const char *path, struct dtp_faults *faults)
+{
+    struct dtp_output_file output;
+    enum dtp_status status = dtp_output_open(path, &output, faults);
+    if (status != DTP_OK)
+        return status;
+    dtp_measured_write(output.file, heard->rows, heard->count);
+    return dtp_output_close(&output, faults);
+}
+
+/* ---- the report -------------------------------------------------------------------------------------------------- */
+
+static void report(const struct dtp_context *context, const struct dtp_probe_heard *heard,
+                   const struct dtp_cluster *cluster, const char *path)
+{
     struct dtp_probe_report report = {.rows = heard->rows,
                                       .count = heard->count,
-                                      .cluster = &cluster,
+                                      .cluster = cluster,
                                       .gpu = heard->gpu,
                                       .seconds = dtp_progress_elapsed_s(&heard->progress),
                                       .path = path};
-    if (status == DTP_OK)
-        dtp_probe_text(&report, &context->page);
-    return status;
+    dtp_probe_text(&report, &context->page);
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
@@ -341,12 +364,13 @@ static enum dtp_status probe(const struct dtp_context *context, const struct dtp
         status = add_about(&heard, context->faults);
     if (status == DTP_OK)
         status = add_known(&heard, catalog, scenario, context->faults);
+    struct dtp_cluster cluster;
     if (status == DTP_OK)
-        status = check_rows(&heard, context->faults);
+        status = check_rows(&heard, catalog, &cluster, context->faults);
     if (status == DTP_OK)
         status = write_file(&heard, path, context->faults);
     if (status == DTP_OK)
-        status = report(context, &heard, catalog, path);
+        report(context, &heard, &cluster, path);
     else if (heard.started)
         fprintf(stderr, "dtplan: %s was not written\n", path);
     dtp_probe_heard_release(&heard);

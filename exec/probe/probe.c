@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "machine/host_machine.h"
 #include "machine/measured.h"
+#include "machine/measured_least.h"
 #include "device/open_device.h"
 #include "device/pace.h"
 
@@ -77,8 +78,50 @@ enum dtp_status dtp_prober_add(struct dtp_prober *p, const struct dtp_measured_r
     enum dtp_status status = dtp_prober_gather(p, samples, count, p->first_rank ? all : NULL);
     for (uint32_t i = 0; i < p->ranks * count && p->first_rank && status == DTP_OK; i++)
         if (isfinite(all[i]))
-            status = dtp_probe_rows_add(&p->rows, row, all[i], p->faults);
+            status = dtp_prober_keep(p, row, all[i]);
     free(all);
+    return status;
+}
+
+enum dtp_status dtp_prober_keep(struct dtp_prober *p, const struct dtp_measured_row *row, double seconds)
+{
+    const double least_s = dtp_measured_least_s(row, &p->gpu), *x = row->number;
+    char size[96] = "";
+    if (seconds >= least_s)
+        return dtp_probe_rows_add(&p->rows, row, seconds, p->faults);
+    if (dtp_measurement_is_matmul(row->measurement))
+        snprintf(size, sizeof size, " of %g x %g x %g", x[DTP_MEASURED_m], x[DTP_MEASURED_n], x[DTP_MEASURED_k]);
+    else if (isfinite(x[DTP_MEASURED_bytes]))
+        snprintf(size, sizeof size, " of %g bytes", x[DTP_MEASURED_bytes]);
+    if (p->left_out++ == 0)
+        snprintf(p->left_out_first, sizeof p->left_out_first, "%s %s%s in %.3g ns, the least is %.3g",
+                 dtp_measurement_text(row->measurement), row->what, size, seconds * 1e9, least_s * 1e9);
+    return DTP_OK;
+}
+
+/* The least of what all ranks measured decides, on all of them. */
+static enum dtp_status is_possible(struct dtp_prober *p, const struct dtp_measured_row *row, const double *samples,
+                                   uint32_t count, bool *out)
+{
+    double least_s = (double)NAN;
+    for (uint32_t i = 0; i < count; i++)
+        least_s = fmin(least_s, samples[i]);
+    enum dtp_status status = dtp_prober_least(p, &least_s, 1);
+    *out = !(least_s < dtp_measured_least_s(row, &p->gpu));
+    return status;
+}
+
+enum dtp_status dtp_prober_sample(struct dtp_prober *p, const struct dtp_measured_row *row, uint32_t count,
+                                  dtp_probe_once once, void *of, double *samples)
+{
+    enum dtp_status status = DTP_OK;
+    bool possible = false;
+    for (int tries = 0; tries < DTP_PROBE_TRIES && !possible && status == DTP_OK; tries++) {
+        for (uint32_t i = 0; i < count && status == DTP_OK; i++)
+            status = once(of, &samples[i]);
+        if (status == DTP_OK)
+            status = is_possible(p, row, samples, count, &possible);
+    }
     return status;
 }
 
@@ -186,6 +229,21 @@ static void say_machine(const struct dtp_prober *p, const struct dtp_cluster *cl
     /* probe_steps.c; rows that are taken over from a file are as that file has them */
     if (p->device->asynchronous && (!p->of->known || dtp_measured_sustained(p->of->known->times)))
         dtp_probe_say_about(p->events, "power", DTP_MEASURED_SUSTAINED);
+}
+
+/* Of what was measured DTP_PROBE_TRIES times over and is left out. */
+static enum dtp_status warn_of_left_out(struct dtp_prober *p)
+{
+    char words[400];
+    double most = -(double)p->left_out; /* of one rank */
+    enum dtp_status status = dtp_prober_least(p, &most, 1);
+    snprintf(words, sizeof words,
+             "times that no such machine can reach were measured %d times over and are left out, %.0f of a rank%s%s; "
+             "end what else runs here and probe again",
+             DTP_PROBE_TRIES, -most, p->left_out > 0 ? ", first " : "", p->left_out_first);
+    if (most < 0 && status == DTP_OK)
+        dtp_probe_say_warning(p->events, words);
+    return status;
 }
 
 static void warn_if_busy(const struct dtp_prober *p, const struct dtp_device_memory *memory)
@@ -336,6 +394,7 @@ static enum dtp_status set_up(struct dtp_prober *p, struct dtp_probe_step **step
     status = dtp_world_begin_together(&p->world, status, p->faults);
     if (status != DTP_OK)
         return status;
+    p->gpu = (*steps)[0].job.cluster.gpu;
     if (p->first_rank && is_last_pass(p)) {
         say_machine(p, &(*steps)[0].job.cluster, &memory);
         warn_if_busy(p, &memory);
@@ -376,6 +435,8 @@ enum dtp_status dtp_probe(const struct dtp_probe_job *job, struct dtp_faults *fa
         status = set_up(&p, &steps, &count);
     if (status == DTP_OK)
         status = measure(&p, steps, count);
+    if (status == DTP_OK)
+        status = warn_of_left_out(&p);
     if (status == DTP_OK)
         dtp_probe_rows_say(&p.rows, p.events);
     if (status == DTP_OK && !p.device->asynchronous)

@@ -325,8 +325,9 @@ static int train_of(const struct dtp_sweep *s)
 /* Across nodes a step's collectives follow each other without a pause, and so they are timed: threads that serve
  * sockets wake up for one that comes alone, and are still at work on the one before in a row. Two rings of pairs over
  * loopback took 11.4 ms for 105 MB alone and 18.5 in a row (LLaMA-1.3B hybrid_shard, 4 H200 as 2 nodes). */
-static enum dtp_status run_once(struct dtp_sweep *s, double *out)
+static enum dtp_status run_once(void *of, double *out)
 {
+    struct dtp_sweep *s = of;
     return run_train(s, train_of(s), out);
 }
 
@@ -351,19 +352,20 @@ static struct dtp_measured_row row_of(const struct dtp_sweep *s)
 }
 
 /* A rank that comes late makes the others wait: the collective's own time is the least that any of them saw. */
-static enum dtp_status add_samples(const struct dtp_sweep *s, double *mine, uint32_t count, double *median)
+static enum dtp_status add_samples(const struct dtp_sweep *s, const struct dtp_measured_row *row, double *mine,
+                                   uint32_t count, double *median)
 {
     struct dtp_prober *p = s->p;
-    struct dtp_measured_row row = row_of(s);
     enum dtp_status status = dtp_prober_least(p, mine, count);
     for (uint32_t i = 0; i < count && p->first_rank && status == DTP_OK; i++)
-        status = dtp_probe_rows_add(&p->rows, &row, mine[i], p->faults);
+        status = dtp_prober_keep(p, row, mine[i]);
     *median = dtp_median(mine, 1, count);
     return status;
 }
 
 static enum dtp_status measure_size(struct dtp_sweep *s, double *median)
 {
+    const struct dtp_measured_row row = row_of(s);
     double samples[MOST_SAMPLES], first;
     uint32_t count = 0;
     enum dtp_status status = run_train(s, 1, &first);
@@ -373,9 +375,9 @@ static enum dtp_status measure_size(struct dtp_sweep *s, double *median)
         status = run_once(s, &first);
     if (status == DTP_OK)
         status = samples_for(s, first, &count);
-    for (uint32_t i = 0; i < count && status == DTP_OK; i++)
-        status = run_once(s, &samples[i]);
-    return status == DTP_OK ? add_samples(s, samples, count, median) : status;
+    if (status == DTP_OK)
+        status = dtp_prober_sample(s->p, &row, count, run_once, s, samples);
+    return status == DTP_OK ? add_samples(s, &row, samples, count, median) : status;
 }
 
 /* How long one kind of collective may be measured on a host: an even part of the seconds that there are, but three

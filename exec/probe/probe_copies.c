@@ -77,8 +77,9 @@ static int issue(const struct copies *c)
     return code ? code : verbs->record(device, c->end, up);
 }
 
-static enum dtp_status run_once(const struct copies *c, double *out)
+static enum dtp_status run_once(void *of, double *out)
 {
+    const struct copies *c = of;
     const struct dtp_device_verbs *verbs = c->p->device->verbs;
     bool takes_part = c->everyone || c->p->of->ranks.local_rank == 0;
     enum dtp_status status = dtp_prober_barrier(c->p);
@@ -125,17 +126,18 @@ static enum dtp_status check(struct copies *c)
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-static enum dtp_status add_samples(const struct copies *c, const double *samples, uint32_t count)
+static struct dtp_measured_row row_of(const struct copies *c)
 {
     struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_COPY, ways[c->way]);
     uint32_t local = c->p->ranks / c->p->nodes;
     row.number[DTP_MEASURED_bytes] = (double)c->bytes;
     row.number[DTP_MEASURED_ranks] = c->everyone ? local : 1;
-    return dtp_prober_add(c->p, &row, samples, count);
+    return row;
 }
 
-static enum dtp_status measure_size(const struct copies *c)
+static enum dtp_status measure_size(struct copies *c)
 {
+    const struct dtp_measured_row row = row_of(c);
     double samples[MOST_SAMPLES], first = 0;
     uint32_t count;
     enum dtp_status status = run_once(c, &first);
@@ -143,9 +145,9 @@ static enum dtp_status measure_size(const struct copies *c)
     count = fit < LEAST_SAMPLES ? LEAST_SAMPLES : fit > MOST_SAMPLES ? MOST_SAMPLES : (uint32_t)fit;
     if (status == DTP_OK && c->p->world.control)
         status = dtp_control_broadcast(c->p->world.control, &count, sizeof count, c->p->faults);
-    for (uint32_t i = 0; i < count && status == DTP_OK; i++)
-        status = run_once(c, &samples[i]);
-    return status == DTP_OK ? add_samples(c, samples, count) : status;
+    if (status == DTP_OK)
+        status = dtp_prober_sample(c->p, &row, count, run_once, c, samples);
+    return status == DTP_OK ? dtp_prober_add(c->p, &row, samples, count) : status;
 }
 
 static enum dtp_status measure_sizes(struct copies *c)

@@ -81,8 +81,9 @@ static enum dtp_status check(const struct update *u)
     return DTP_OK;
 }
 
-static enum dtp_status run_once(const struct update *u, double *seconds)
+static enum dtp_status run_once(void *of, double *seconds)
 {
+    struct update *u = of;
     struct dtp_adamw_args a = arguments_of(u);
     enum dtp_status status = dtp_prober_barrier(u->p);
     *seconds = (double)NAN;
@@ -104,10 +105,10 @@ static enum dtp_status measure_size(struct update *u)
     enum dtp_status status = run_once(u, &first);
     if (status == DTP_OK && takes_part)
         status = check(u);
-    for (int i = 0; i < SAMPLES && status == DTP_OK; i++)
-        status = run_once(u, &samples[i]);
     row.number[DTP_MEASURED_bytes] = (double)(MOVED_PER_ELEMENT * u->elements);
     row.number[DTP_MEASURED_ranks] = u->everyone ? u->p->ranks / u->p->nodes : 1;
+    if (status == DTP_OK)
+        status = dtp_prober_sample(u->p, &row, SAMPLES, run_once, u, samples);
     return status == DTP_OK ? dtp_prober_add(u->p, &row, samples, SAMPLES) : status;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/quantile.h"
 #include "cost/op_cost.h"
+#include "machine/measured_least.h"
 #include "program/measured_op.h"
 
 #include <math.h>
@@ -100,18 +101,15 @@ static double typical_s(double *seconds, uint32_t steps, bool asynchronous)
     return asynchronous ? median_s : sum_s / counted;
 }
 
-/* Seconds that each operation adds to a step, less those of the events; NAN for what takes no time. */
-static void typical(const struct dtp_probe_program *program, const double *spans, uint32_t steps, double event_s,
-                    bool asynchronous, double *out)
+/* Seconds that operation i adds to a step, less those of the events. */
+static double typical_of(const struct dtp_probe_program *program, size_t i, const double *spans, uint32_t steps,
+                         double event_s, bool asynchronous)
 {
     size_t ops = program->binding.op_count;
     double seconds[MOST_STEPS];
-    for (size_t i = 0; i < ops; i++) {
-        for (uint32_t s = 0; s < steps; s++)
-            seconds[s] = spans[(s * ops + i) * 2 + 1] - spans[(s * ops + i) * 2];
-        double left = typical_s(seconds, steps, asynchronous) - event_s;
-        out[i] = program->binding.ops[i].kind == DTP_BOUND_NOTHING || left <= 0 ? (double)NAN : left;
-    }
+    for (uint32_t s = 0; s < steps; s++)
+        seconds[s] = spans[(s * ops + i) * 2 + 1] - spans[(s * ops + i) * 2];
+    return typical_s(seconds, steps, asynchronous) - event_s;
 }
 
 /* From begin to end of a step whose operations were timed: median. */
@@ -167,7 +165,7 @@ static enum dtp_status add_ops(struct dtp_prober *p, const struct dtp_probe_prog
     for (size_t i = 0; i < ops && p->first_rank && status == DTP_OK; i++)
         for (uint32_t r = 0; r < p->ranks && status == DTP_OK; r++)
             if (isfinite(all[r * ops + i]) && is_row(program, i, p->ranks, &row))
-                status = dtp_probe_rows_add(&p->rows, &row, all[r * ops + i], p->faults);
+                status = dtp_prober_keep(p, &row, all[r * ops + i]);
     free(all);
     return status;
 }
@@ -234,22 +232,61 @@ static enum dtp_status add_host_gap(struct dtp_prober *p, const struct dtp_probe
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
+/* One operation's seconds, NAN for what takes no time. False: they are below what a machine of this kind can do. */
+static bool take_op(struct dtp_prober *p, const struct dtp_probe_program *program, size_t i, double seconds,
+                    bool last_try, double *out)
+{
+    struct dtp_measured_row row;
+    *out = (double)NAN;
+    if (program->binding.ops[i].kind == DTP_BOUND_NOTHING)
+        return true;
+    bool counts = is_row(program, i, p->ranks, &row);
+    bool possible = !counts || seconds >= dtp_measured_least_s(&row, &p->gpu);
+    if (possible && seconds > 0)
+        *out = seconds;
+    if (!possible && last_try)
+        dtp_prober_keep(p, &row, seconds);
+    return possible;
+}
+
+/* Seconds that each operation adds to a step. While some are impossible on any rank, the step is timed again for these:
+ * what is subtracted for events and what a core is slowed by are of another moment than the operation, and where a
+ * machine is busy their difference may be next to nothing. *spans: of the last time; caller frees. */
+static enum dtp_status time_ops(struct dtp_prober *p, struct dtp_probe_program *program, uint32_t steps, double **spans,
+                                double *seconds)
+{
+    enum dtp_status status = DTP_OK;
+    double event_s = 0, possible = -1; /* minus how many are not */
+    for (int tries = 1; tries <= DTP_PROBE_TRIES && possible < 0 && status == DTP_OK; tries++) {
+        free(*spans);
+        *spans = NULL;
+        status = dtp_probe_program_spans(p, program, steps, spans);
+        if (status == DTP_OK)
+            status = event_seconds(p, program, &event_s);
+        possible = 0;
+        for (size_t i = 0; i < program->binding.op_count && status == DTP_OK; i++)
+            if (tries == 1 || isnan(seconds[i]))
+                possible -=
+                    !take_op(p, program, i, typical_of(program, i, *spans, steps, event_s, p->device->asynchronous),
+                             tries == DTP_PROBE_TRIES, &seconds[i]);
+        if (status == DTP_OK)
+            status = dtp_prober_least(p, &possible, 1);
+    }
+    return status;
+}
+
 static enum dtp_status measure(struct dtp_prober *p, const struct dtp_probe_step *step,
                                struct dtp_probe_program *program, double *seconds)
 {
     struct plain live = {0}, graph = {0};
     uint32_t steps = 0;
-    double event_s = 0, *spans = NULL, kernels = kernels_of(program);
+    double *spans = NULL, kernels = kernels_of(program);
     enum dtp_status status =
         p->device->asynchronous ? run_plain(p, program, false, &steps, &live) : warm_up_host(p, program, &steps);
     if (status == DTP_OK)
-        status = dtp_probe_program_spans(p, program, steps, &spans);
+        status = time_ops(p, program, steps, &spans, seconds);
     if (status == DTP_OK && p->device->asynchronous)
         status = run_plain(p, program, true, &steps, &graph);
-    if (status == DTP_OK)
-        status = event_seconds(p, program, &event_s);
-    if (status == DTP_OK)
-        typical(program, spans, steps, event_s, p->device->asynchronous, seconds);
     if (status == DTP_OK && !p->device->asynchronous)
         status = add_host_gap(p, program, spans, steps);
     double busy_s = status == DTP_OK ? sum_of_compute(program, seconds) : 0;

@@ -46,7 +46,10 @@ struct dtp_prober {
     uint64_t device_bytes, host_bytes;
     double loop_s, least_loop_s; /* of a host: the loop (pace.h) as it took at first, by which times of operations
                                     are said, and at its best */
+    struct dtp_gpu gpu;          /* the catalogue's, or cores: of what is measured */
     struct dtp_probe_rows rows;  /* of rank 0 */
+    uint64_t left_out;           /* times of this rank that no machine of the kind can reach */
+    char left_out_first[192];    /* what the first of them is of; "": none */
     uint64_t done, count;        /* measurements */
     char gpu_key[32];            /* of the catalogue, where the line names none */
     double gap_begin_s[2], gap_kernels; /* of the shorter of two programs that differ in depth: see probe_steps.c */
@@ -55,6 +58,15 @@ struct dtp_prober {
 /* Before each measurement, on all ranks: false where one of them was asked to stop or the ranks fell apart. Ranks that
  * do not come to the next in time count as hanging. */
 bool dtp_prober_next(struct dtp_prober *p, const char *words, enum dtp_status *status);
+/* A sample of a row for this rank's rows, of which rank 0's are said, unless it is below what a machine of this kind
+ * can do (measured_least.h): such a one is counted, and that said at the end. */
+enum dtp_status dtp_prober_keep(struct dtp_prober *p, const struct dtp_measured_row *row, double seconds);
+/* `count` samples by `once`, which all ranks call together; NAN: this rank takes no part. Where one of a rank is below
+ * what a machine of this kind can do, all are taken anew, up to DTP_PROBE_TRIES times. */
+#define DTP_PROBE_TRIES 3
+typedef enum dtp_status (*dtp_probe_once)(void *of, double *seconds);
+enum dtp_status dtp_prober_sample(struct dtp_prober *p, const struct dtp_measured_row *row, uint32_t count,
+                                  dtp_probe_once once, void *of, double *samples);
 /* Every rank's `count` samples under the same row; NAN is left out. This and the three below all ranks call together;
  * DTP_ENVIRONMENT: a rank does not answer. */
 enum dtp_status dtp_prober_add(struct dtp_prober *p, const struct dtp_measured_row *row, const double *samples,

@@ -3,6 +3,7 @@
 set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
+export COLUMNS=100 # phrases are looked for in lines
 
 enter "$@"
 

@@ -3,6 +3,7 @@
 set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
+export COLUMNS=200 # phrases are looked for in lines
 
 enter "$@"
 verb=(probe)
@@ -139,6 +140,25 @@ says 'folder.csv: cannot be written'
 CUDA_VISIBLE_DEVICES='' expect 3 --gpus 1 -o none.csv
 says '--device'
 [[ ! -e none.csv ]] || failed "a probe without a GPU left a file"
+
+# A figure that no core reaches, whoever says it, is no row: here an executor says that a norm took 0.5 ns.
+mkdir bin
+cp -- "$program" bin/dtplan
+cat >bin/dtplan-exec <<END
+#!/usr/bin/env bash
+for ((i = 1; i < \$#; i++)); do
+    [[ \${!i} == --events ]] && next=\$((i + 1)) && events=\${!next}
+done
+echo '{"event":"row","measurement":"kernel","what":"norm","dtype":"fp16","bytes":4096,"seconds":5e-10}' >&"\$events"
+exec '$(dirname -- "$program")/dtplan-exec' "\$@"
+END
+chmod +x bin/dtplan-exec
+own=$program
+program=bin/dtplan
+expect 0 "${host[@]}" --gpus 1 -o fast.csv
+program=$own
+says 'rows are left out, for no such machine is as fast: first kernel norm in '
+grep -q '^kernel,norm,fp16' fast.csv && failed "a norm in 0.5 ns became a row"
 
 # ---- interrupted ---------------------------------------------------------------------------------------------------------
 

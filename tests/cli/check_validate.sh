@@ -3,6 +3,7 @@
 set -uo pipefail
 # shellcheck source=tests/cli/says.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/says.sh"
+export COLUMNS=200 # phrases are looked for in lines
 
 enter "$@"
 verb=(validate)
@@ -364,9 +365,8 @@ says '7 of 7 within all bounds' out
 says 'step time of 7: |error| median 1.6 %, largest 2.3 %' out
 expect 1 "$reports/validate_unseen_experts.scenarios" "${layouts[@]}" --machine "$reports/machine_delayed.csv" -o delayed_experts.csv
 says '1 of 6 within all bounds' out
-awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i }
-         NR > 1 && /olmoe/ { filled = $column["predicted_imbalanced_step_s"] / $column["measured_step_s"] }
-         END { exit !(filled > 1.03 && filled < 1.034) }' delayed_experts.csv || failed "OLMoE, so filled, is not 3 % slow"
+tr -s ' ' <out >squeezed
+says ' 1.25 163.73 186.64 181.06 +3.1' squeezed
 
 # Of PyTorch's own runs two had a dropped head's segment, 2.1 %; GPT-2's steps are -5.7 % by rows of a probe that took its
 # odd head's kernels to draw full power (reports/h200/README.md).

@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # What the scripts beside it have in common: sourced by each before it goes elsewhere.
 
+# Whatever the caller's terminal is, a page is as wide as a file's, 80 columns; a script that wants another width says so.
+unset COLUMNS
+
 failures=0
 verb=() # the command that all calls of a script are of; none: each names its own
 reason='^dtplan: ' # what standard error has where dtplan refuses or fails; of what another program said, anything

@@ -55,9 +55,58 @@ static void contention_is_a_value(void **state)
     dtp_probe_rows_release(&rows);
 }
 
+/* A rank alone that measures cores. */
+struct clock_of_test {
+    int calls;
+    double seconds[8];
+};
+
+static enum dtp_status next_time(void *of, double *seconds)
+{
+    struct clock_of_test *clock = of;
+    *seconds = clock->seconds[clock->calls++];
+    return DTP_OK;
+}
+
+/* Two samples at a time. The first two hold one of 0.5 ns and are taken anew. */
+static void impossible_samples_are_taken_anew(void **state)
+{
+    (void)state;
+    struct clock_of_test clock = {.seconds = {1e-6, 0.5e-9, 2e-6, 3e-6, 4e-6}};
+    struct dtp_prober p = {.gpu.architecture = DTP_GPU_HOST};
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_COPY, "upload");
+    double samples[2];
+    row.number[DTP_MEASURED_bytes] = 64;
+    assert_int_equal(dtp_prober_sample(&p, &row, 2, next_time, &clock, samples), DTP_OK);
+    assert_int_equal(clock.calls, 4);
+    assert_true(samples[0] == 2e-6 && samples[1] == 3e-6);
+    assert_int_equal(p.left_out, 0);
+}
+
+/* Where it stays so it is given up; what is impossible becomes no row, and its words wait to be said. */
+static void impossible_samples_are_left_out(void **state)
+{
+    (void)state;
+    struct clock_of_test clock = {.seconds = {0.5e-9, 1e-6, 0.5e-9, 1e-6, 0.5e-9, 1e-6}};
+    struct dtp_faults faults = {0};
+    struct dtp_prober p = {.gpu.architecture = DTP_GPU_HOST, .faults = &faults};
+    struct dtp_measured_row row = dtp_measured_row_of(DTP_MEASUREMENT_COPY, "upload");
+    double samples[2];
+    row.number[DTP_MEASURED_bytes] = 64;
+    assert_int_equal(dtp_prober_sample(&p, &row, 2, next_time, &clock, samples), DTP_OK);
+    assert_int_equal(clock.calls, 2 * DTP_PROBE_TRIES);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(dtp_prober_keep(&p, &row, samples[i]), DTP_OK);
+    assert_int_equal(p.left_out, 1);
+    assert_string_equal(p.left_out_first, "copy upload of 64 bytes in 0.5 ns, the least is 5");
+    assert_true(p.rows.count == 1 && p.rows.all[0].count == 1 && p.rows.all[0].seconds[0] == 1e-6);
+    dtp_probe_rows_release(&p.rows);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(samples_of_a_row_meet),
-                                       cmocka_unit_test(contention_is_a_value)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples_of_a_row_meet), cmocka_unit_test(contention_is_a_value),
+                                       cmocka_unit_test(impossible_samples_are_taken_anew),
+                                       cmocka_unit_test(impossible_samples_are_left_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -208,6 +208,37 @@ static void test_rows_to_experts_are_expected(void **state)
     assert_false(dtp_validation_judge(&v, &bounds));
 }
 
+/* Predicted step 1 ms, 1.5 with as many rows on each rank as the fullest got, measured 2: 25 % short. What a run has no
+ * prediction of is "-"; one that heard no counts of experts is no line of the table. */
+static void test_runs_without_counts_of_experts(void **state)
+{
+    struct dtp_validation_bounds bounds = {.step_fraction = 1, .device_fraction = 1};
+    struct dtp_validation rows[4] = {row_of_report(), row_of_report(), row_of_report(), row_of_report()};
+    static const char *const names[] = {"filled", "no-step", "no-times", "no-counts"};
+    char *text;
+    size_t bytes;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        snprintf(rows[i].name, sizeof rows[i].name, "%s", names[i]);
+        rows[i].step_s[DTP_VALIDATION_PREDICTED] = 1e-3;
+        rows[i].step_s[DTP_VALIDATION_MEASURED] = 2e-3;
+        rows[i].expert_imbalance = i < 3 ? 1.5 : (double)NAN;
+        rows[i].imbalanced_step_s = i == 1 ? (double)NAN : 1.5e-3;
+    }
+    rows[2].compared = 0;
+    struct dtp_page page = {.file = open_memstream(&text, &bytes)};
+    dtp_validation_text(rows, 4, &bounds, &page);
+    fclose(page.file);
+    const char *table = strstr(text, "EXPERTS"), *end = table ? strstr(table, "\n\n") : NULL;
+    assert_true(table && end);
+    const char *none = strstr(table, "no-counts");
+    assert_true(!none || none > end);
+    assert_non_null(strstr(table, "filled       1.50      1.000      1.500     2.000      -25.0\n"));
+    assert_non_null(strstr(table, "no-step      1.50      1.000          -     2.000          -\n"));
+    assert_non_null(strstr(table, "no-times     1.50          -          -     2.000          -\n"));
+    free(text);
+}
+
 /* Of ranks that shared a GPU bytes are judged and no time is, which no column shows. */
 static void test_shared_gpus_are_judged_by_bytes(void **state)
 {
@@ -270,6 +301,7 @@ int main(void)
                                        cmocka_unit_test(test_a_broken_file_is_refused),
                                        cmocka_unit_test(test_reports),
                                        cmocka_unit_test(test_shared_gpus_are_judged_by_bytes),
-                                       cmocka_unit_test(test_like_names_are_told_apart)};
+                                       cmocka_unit_test(test_like_names_are_told_apart),
+                                       cmocka_unit_test(test_runs_without_counts_of_experts)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,6 +1,9 @@
 /* Rows of a measured machine file: which are whole, which are the same, and which one an operation's time stands in. */
+#include "base/table.h"
 #include "cost/cluster_cost.h"
 #include "lower/lower.h"
+#include "machine/measured.h"
+#include "machine/measured_least.h"
 #include "machine/measured_row.h"
 #include "program/measured_op.h"
 
@@ -174,11 +177,62 @@ static void attention_of_other_kernels_has_no_row(void **state)
     assert_true(dtp_attention_measured_row(&job.cluster, &odd, &theirs, 96, true, &row));
 }
 
+/* 2 x 4096 x 1024 x 512 FLOPs at twice 989.4 TFLOP/s take 2.17 us; a kernel of 4 KiB no less than a launch, one of
+ * 1 GiB at eight times 4.8 TB/s 28.0 us; a core is never through in 0.5 ns. */
+static void least_is_by_the_peaks(void **state)
+{
+    (void)state;
+    const struct dtp_gpu *gpu = dtp_catalog_gpu(&catalog, "h200-sxm", NULL, 0, NULL);
+    struct dtp_gpu cores = *gpu;
+    struct dtp_measured_row row = matmul(), kernel = dtp_measured_row_of(DTP_MEASUREMENT_KERNEL, "zero"),
+                            value = dtp_measured_row_of(DTP_MEASUREMENT_CONTENTION, "all_gather");
+    assert_true(fabs(dtp_measured_least_s(&row, gpu) - 2.1704e-6) < 1e-9);
+    kernel.number[DTP_MEASURED_bytes] = 4096;
+    assert_true(dtp_measured_least_s(&kernel, gpu) > 1e-7 && dtp_measured_least_s(&kernel, gpu) < 1e-6);
+    kernel.number[DTP_MEASURED_bytes] = 0x1p30;
+    assert_true(fabs(dtp_measured_least_s(&kernel, gpu) - 27.96e-6) < 1e-8);
+    assert_true(dtp_measured_least_s(&value, gpu) == 0);
+    cores.architecture = DTP_GPU_HOST;
+    kernel.number[DTP_MEASURED_bytes] = 512;
+    assert_true(dtp_measured_least_s(&kernel, &cores) > 0.5e-9);
+    assert_true(dtp_measured_least_s(&row, &cores) > 0);
+}
+
+/* What GPUs did, none of it is refused. */
+static void measured_machines_are_above_the_least(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"machine.csv", "machine_unseen.csv", "machine_layouts.csv", "machine_torch.csv",
+                                        "machine_two_nodes.csv"};
+    const struct dtp_gpu *gpu = dtp_catalog_gpu(&catalog, "h200-sxm", NULL, 0, NULL);
+    size_t timed = 0;
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        struct dtp_table *table;
+        struct dtp_measured_rows rows = {0};
+        struct dtp_faults faults = {0};
+        char path[512];
+        snprintf(path, sizeof path, TEST_SOURCE_DIR "/reports/h200/%s", files[f]);
+        assert_int_equal(dtp_table_read(path, &table, &faults), DTP_OK);
+        assert_int_equal(dtp_measured_rows_of(table, &rows, &faults), DTP_OK);
+        for (size_t i = 0; i < rows.count; i++) {
+            double seconds = rows.row[i].number[DTP_MEASURED_seconds],
+                   least_s = dtp_measured_least_s(&rows.row[i], gpu);
+            timed += isfinite(seconds);
+            if (seconds < least_s)
+                fail_msg("%s:%zu: %g s, the least is %g", files[f], rows.line[i], seconds, least_s);
+        }
+        dtp_measured_rows_release(&rows);
+        dtp_table_destroy(table);
+    }
+    assert_true(timed > 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_missing_or_odd_is_refused), cmocka_unit_test(contention_may_be_none),
-        cmocka_unit_test(results_are_no_part_of_the_key), cmocka_unit_test(operations_find_their_rows),
-        cmocka_unit_test(attention_of_other_kernels_has_no_row)};
+        cmocka_unit_test(what_is_missing_or_odd_is_refused),     cmocka_unit_test(contention_may_be_none),
+        cmocka_unit_test(results_are_no_part_of_the_key),        cmocka_unit_test(operations_find_their_rows),
+        cmocka_unit_test(attention_of_other_kernels_has_no_row), cmocka_unit_test(least_is_by_the_peaks),
+        cmocka_unit_test(measured_machines_are_above_the_least)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
