@@ -31,19 +31,38 @@ static enum dtp_status read_fsdp(struct dtp_reading *r, const char *fsdp, bool b
     return bf16 ? dtp_worse(worst, dtp_make_key(r, "reduce_dtype", "bf16", "bf16")) : worst;
 }
 
-/* Of "rank=64, scale=0.25" the text behind a word and '=', of `length` bytes; NULL: it is not among them. */
+/* Trainer takes a word, '=' and a value between commas, and ends at anything else (trainer_optimizer.py). */
+static bool is_arguments(const char *list)
+{
+    for (size_t at = 0;; at++) {
+        size_t whole = strcspn(list + at, ","), name = strcspn(list + at, "=,");
+        if (name == whole || list[at + name + 1 + strcspn(list + at + name + 1, "=,")] == '=')
+            return false;
+        at += whole;
+        if (!list[at])
+            return true;
+    }
+}
+
+/* Of "rank=64, scale=0.25" the last text behind a word and '=', of `length` bytes, without spaces around it, which
+ * Trainer drops; NULL: it is not among them. */
 static const char *argument(const char *list, const char *word, size_t *length)
 {
+    const char *found = NULL;
     for (size_t at = 0; list && list[at];) {
         at += strspn(list + at, ", ");
         size_t whole = strcspn(list + at, ","), name = strcspn(list + at, "=, ");
-        if (name == strlen(word) && strncmp(list + at, word, name) == 0 && list[at + name] == '=') {
-            *length = strcspn(list + at + name + 1, ", ");
-            return list + at + name + 1;
+        size_t equals = name + strspn(list + at + name, " ");
+        if (name == strlen(word) && strncmp(list + at, word, name) == 0 && list[at + equals] == '=') {
+            found = list + at + equals + 1;
+            found += strspn(found, " ");
+            *length = strcspn(found, ",");
+            while (*length && found[*length - 1] == ' ')
+                --*length;
         }
         at += whole;
     }
-    return NULL;
+    return found;
 }
 
 /* The names, as patterns or not, of a block's parts and of its linears: both parts, or all seven linears, are its
@@ -84,6 +103,8 @@ static enum dtp_status read_projection(struct dtp_reading *r, const char *optim,
         return dtp_refuse_fact(r, "optim", "takes optim_target_modules; give [attn, mlp]");
     if (!names_block(modules))
         return dtp_refuse_fact(r, "projected", "are other linears than all of a block's; give [attn, mlp]");
+    if (list && *list && !is_arguments(list))
+        return dtp_refuse_fact(r, "optim_args", "is no list of NAME=VALUE between commas; write rank=128, say");
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         const char *given = argument(list, fixed[i].word, &length);
         if (given && (strlen(fixed[i].only) != length || strncmp(given, fixed[i].only, length) != 0))

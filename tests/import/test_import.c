@@ -235,6 +235,7 @@ static void trainer_projections(void **state)
 {
     (void)state;
 #define TRAINER "output_dir: out\nnum_train_epochs: 1\nlr_scheduler_type: linear\nbf16: true\n"
+#define PROJECTED "optim: galore_adamw\noptim_target_modules: [attn, mlp]\n"
 #define ONE_GPU "model=llama-2-7b gpu=h200-sxm gpus=1 seq=2048"
     import(TRAINER "optim: galore_adamw\noptim_target_modules: ['.*attn.*', '.*mlp.*']\n"
                    "optim_args: 'update_proj_gap=100, rank=64, scale=0.10'\n",
@@ -246,6 +247,15 @@ static void trainer_projections(void **state)
            ONE_GPU);
     assert_int_equal(file.job.plan.optimizer, DTP_APOLLO);
     assert_int_equal(file.job.plan.projection_rank, 128);
+    import(TRAINER PROJECTED "optim_args: 'rank=4, rank = 32 '\n", ONE_GPU); /* the last, as in Trainer's dict */
+    assert_int_equal(file.job.plan.projection_rank, 32);
+    static const char *const no_lists[] = {"rank", "5", "'rank=4,'", "'rank==4'", "'=,=,,'"};
+    for (size_t i = 0; i < sizeof no_lists / sizeof *no_lists; i++) {
+        char text[256];
+        snprintf(text, sizeof text, TRAINER PROJECTED "optim_args: %s\n", no_lists[i]);
+        expect_refusal(text, ONE_GPU, "is no list of NAME=VALUE");
+    }
+    expect_refusal(TRAINER PROJECTED "optim_args: proj_type = right\n", ONE_GPU, "leave out proj_type");
     expect_refusal(TRAINER "optim: galore_adamw\n", ONE_GPU, "takes optim_target_modules");
     expect_refusal(TRAINER "optim: galore_adamw\noptim_target_modules: all-linear\n", ONE_GPU,
                    "other linears than all of a block's");
