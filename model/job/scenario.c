@@ -216,7 +216,9 @@ static bool check_line(struct ini_file *file, const char *text, size_t bytes, si
     if (text[0] == '[')
         return check_section_line(file, text, bytes);
     if (!has_separator(text, bytes)) {
-        FAULT(file, "'%.*s' is neither [section] nor key = value", bytes < 64 ? (int)bytes : 64, text);
+        FAULT(file, "'%.*s' is neither [section] nor key = value%s", bytes < 64 ? (int)bytes : 64, text,
+              text[0] == '{' ? "; a model's config.json is given by --model FILE, another tool's file by --from FILE"
+                             : "");
         return false;
     }
     return true;

@@ -440,6 +440,13 @@ static void test_all_faults_of_a_file_at_once(void **state)
     assert_string_equal(dtp_scenario_get(scenario, "model"), "llama-2-7b");
 }
 
+static void test_config_json_as_a_scenario(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("{"), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "by --model FILE"));
+}
+
 static void test_hostile_files(void **state)
 {
     (void)state;
@@ -551,6 +558,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_the_asked_plan_resolves_to_the_plan, begin, end),
         cmocka_unit_test_setup_teardown(test_a_file_with_all_that_editors_do, begin, end),
         cmocka_unit_test_setup_teardown(test_all_faults_of_a_file_at_once, begin, end),
+        cmocka_unit_test_setup_teardown(test_config_json_as_a_scenario, begin, end),
         cmocka_unit_test_setup_teardown(test_hostile_files, begin, end),
         cmocka_unit_test_setup_teardown(test_faults_of_the_plan_name_the_line, begin, end),
         cmocka_unit_test_setup_teardown(test_the_shipped_scenarios_resolve, begin, end),
