@@ -14,8 +14,9 @@
  * multiplied. Of weights' gradients, which sum over rows, they are set to zero in shared memory.
  *
  * A tile of weights' gradients takes as long as its expert has rows, which routers do not divide evenly. So experts
- * with many rows come first, and a block takes the next tile when it has ended one, by a counter in the routes. The
- * thread that brings operands takes it, and leaves its number with the tile's first stage. */
+ * with many rows come first, and a block takes its next tile by a counter in the routes, one ahead: when it begins to
+ * bring the operands of the one before. The thread that brings operands takes it, and leaves its number with the tile's
+ * first stage. */
 namespace dtp
 {
 namespace
@@ -156,12 +157,16 @@ __device__ int32_t *turns_of(const struct dtp_grouped_matmul_args &a)
     return dtp_routes_at((void *)a.routes, a.rows).starts + a.experts + 1;
 }
 
-/* Leaves the counters as they were found: the last block to come here, when no other takes a tile any more. */
+/* Leaves the counters as they were found: the last block to come here, when no other takes a tile any more. What the
+ * others took is behind their fences, what is written here behind this block's own. */
 __device__ void end_turns(int32_t *turns)
 {
     __threadfence();
-    if (atomicAdd(&turns[1], 1) == (int32_t)gridDim.x - 1)
-        turns[0] = turns[1] = 0;
+    if (atomicAdd(&turns[1], 1) != (int32_t)gridDim.x - 1)
+        return;
+    __threadfence();
+    atomicExch(&turns[0], 0);
+    atomicExch(&turns[1], 0);
 }
 
 /* Waits until a stage of the ring is free. */
@@ -420,7 +425,8 @@ __device__ void multiply_all(const struct dtp_grouped_matmul_args &a, const stru
 #pragma unroll
         for (int i = 0; weights && i < sums_of_warpgroup; i++)
             sums[i] = deep > 0 ? sums[i] : 0;
-        write<PRODUCT>(sums, a, t);
+        if (deep > 0 || !a.accumulate) /* of no rows there is nothing to add */
+            write<PRODUCT>(sums, a, t);
     }
 }
 

@@ -350,6 +350,8 @@ void dtp_executor_weight_gradient(struct dtp_executor *x, struct dtp_draft *draf
     if (of->kind != DTP_OP_GROUPED_MATMUL && dtp_executor_has(module, of->weight + 1))
         dtp_executor_gradient(draft, DTP_ROLE_BIAS_GRADIENT, module, of->weight + 1);
     if (of->kind == DTP_OP_GROUPED_MATMUL) {
+        /* Read, though a device may count in the routes (kernels/experts.h): whoever reads them beside this reads other
+         * words, and all weights' gradients of a layer are on one stream, one after the other. */
         dtp_draft_role(draft, DTP_ROLE_ROUTES, x->tensors[layer][dtp_executor_routes_of(x->shape)], DTP_READ, 0);
         dtp_executor_grouped(x, draft, of, DTP_PRODUCT_WEIGHT_GRADIENT);
         return;
