@@ -285,6 +285,8 @@ static bool narrow_adapters(const struct writer *w)
 {
     const struct dtp_run *run = w->run;
     const char *strategy = run->strategy_key; /* DeepSpeed casts the whole model */
+    if (strstr(run->notes, "adapters stored in fp32"))
+        return false;
     return strstr(run->notes, "adapters stored in bf16") ||
            (strstr(run->precision_recipe, "pure") && strcmp(w->framework->runtime, "peft") != 0) ||
            strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0;
@@ -369,6 +371,8 @@ static const struct {
                {"fp8-rowwise", "fp8-rowwise"},
                {"fp8-rowwise bf16 state", "fp8-rowwise"},
                {"fp8-rowwise, bfloat16 all-gather", "fp8-rowwise"},
+               {"fp8-rowwise_with_gw_hp", "fp8-rowwise-gw-hp"},
+               {"fp8-rowwise_with_gw_hp bf16 state", "fp8-rowwise-gw-hp"},
                {"fp8-rowwise_with_gw_hp, bfloat16 all-gather", "fp8-rowwise-gw-hp"},
                {"mxfp8", "mxfp8"},
                {"mxfp8 (cublas)", "mxfp8"},

@@ -423,6 +423,8 @@ static void write_checkpointing(struct writer *w)
         set(w, "checkpointing", "none"); /* parts that run again are named apart */
     else if (strcmp(text, "selective") == 0)
         write_selective(w);
+    else if (strncmp(text, "every", 5) == 0 && isdigit((unsigned char)text[5]))
+        set(w, "checkpointing", "every-%s", text + 5); /* as the script of h200_more_runs.csv writes it */
     else
         set(w, "checkpointing", "%s", *text ? text : "none");
 }

@@ -117,6 +117,14 @@ static uint64_t head_dim_of_name(const char *folded)
     return 0;
 }
 
+/* Width of its heads where its notes tell ("head_dim=128"), else where its name does, else 0. */
+static uint64_t head_dim_of_run(const struct dtp_run *run, const char *folded)
+{
+    const char *note = strstr(run->notes, "head_dim=");
+    uint64_t noted = note ? strtoull(note + strlen("head_dim="), NULL, 10) : 0;
+    return noted ? noted : head_dim_of_name(folded);
+}
+
 /* The family of a row, or NULL for one that only the shape can tell. */
 static const struct family *family_of_run(const struct dtp_run *run, const char *folded)
 {
@@ -202,8 +210,8 @@ static size_t list_variants(const struct dtp_run *run, const struct family *fami
     uint64_t even = run->hidden / run->heads;
     if (!family) {
         bool gpt_first = run->ffn == 4 * run->hidden;
-        size_t used = add_variants(out, 0, gpt_first ? GPT : LLAMA, gpt_first, even);
-        return add_variants(out, used, gpt_first ? LLAMA : GPT, !gpt_first, even);
+        size_t used = add_variants(out, 0, gpt_first ? GPT : LLAMA, gpt_first, wide ? wide : even);
+        return add_variants(out, used, gpt_first ? LLAMA : GPT, !gpt_first, wide ? wide : even);
     }
     /* Qwen2(.5) ties its head up to 3B (hidden 2048), Qwen3 up to 4B (hidden 2560). */
     bool small = run->hidden <= (family->style == QWEN3 ? 2560 : 2048);
@@ -272,15 +280,25 @@ static struct dtp_transformer build_variant(const struct dtp_run *run, struct va
     return read_latents(run, &latent) ? latent : shape;
 }
 
+/* Parameters of the model alone: a row's count may have its adapters', which the script of h200_more_runs.csv says are
+ * all that is trained. */
+static uint64_t model_parameters(const struct dtp_run *run)
+{
+    const char *note = run->lora_rank ? strstr(run->notes, "; trainable ") : NULL;
+    uint64_t adapters = note ? strtoull(note + strlen("; trainable "), NULL, 10) : 0;
+    return adapters < run->params ? run->params - adapters : run->params;
+}
+
 static enum dtp_status choose_by_count(const struct dtp_run *run, const struct variant *variants, size_t count,
                                        struct dtp_transformer *out, struct dtp_faults *faults)
 {
+    const uint64_t stated = model_parameters(run);
     double best = INFINITY;
     for (size_t i = 0; i < count; i++) {
         struct dtp_transformer shape = build_variant(run, variants[i]);
         if (dtp_transformer_check(&shape, NULL, 0, NULL))
             continue; /* a count beyond its range would have wrapped */
-        double off = fabs((double)dtp_transformer_count(&shape).total / (double)run->params - 1);
+        double off = fabs((double)dtp_transformer_count(&shape).total / (double)stated - 1);
         if (off < best) {
             best = off;
             *out = shape;
@@ -291,7 +309,7 @@ static enum dtp_status choose_by_count(const struct dtp_run *run, const struct v
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                      "the row's dimensions give %" PRIu64 " parameters, its params column says %" PRIu64
                      " (%.1f %% off, 2 %% allowed)",
-                     dtp_transformer_count(out).total, run->params, 100 * best);
+                     dtp_transformer_count(out).total, stated, 100 * best);
 }
 
 /* 0: not known. A tp that no vocabulary is spread over pads nothing; it is refused elsewhere. */
@@ -328,7 +346,7 @@ static enum dtp_status check_dimensions(const struct dtp_run *run, const struct 
     if (!run->kv_heads && !run->params && grouped)
         dtp_run_lacks(run), status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                                                "n_kv_heads is empty, and no params column confirms a guess");
-    if (run->heads && run->hidden % run->heads && !head_dim_of_name(folded))
+    if (run->heads && run->hidden % run->heads && !head_dim_of_run(run, folded))
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "n_heads %" PRIu64 " do not divide hidden %" PRIu64,
                            run->heads, run->hidden);
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
@@ -397,7 +415,7 @@ enum dtp_status dtp_run_shape(const struct dtp_run *row, struct dtp_transformer 
     if (status)
         return status;
     struct variant variants[MOST_VARIANTS];
-    size_t count = list_variants(run, family, head_dim_of_name(folded), variants);
+    size_t count = list_variants(run, family, head_dim_of_run(run, folded), variants);
     *out = build_variant(run, variants[0]);
     status = dtp_transformer_check(out, NULL, 0, faults);
     if (status || !run->params)
