@@ -43,6 +43,7 @@ static int replayed(const struct dtp_layer_tensors *tensors, const struct dtp_pl
 static double replay_flops(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
 {
     const struct dtp_layer_kind *kind = &tensors->kind;
+    const bool kept = dtp_plan_checkpoint_rule(plan).keeps == DTP_KEEPS_PACKED_MATMULS;
     int end = replayed(tensors, plan), last = -1;
     double flops = 0;
     for (int i = 0; i < end; i++)
@@ -50,6 +51,10 @@ static double replay_flops(const struct dtp_layer_tensors *tensors, const struct
             const struct dtp_layer_matrix *matrix = &kind->matrix[m];
             if (!makes(&tensors->op[i], matrix))
                 continue;
+            if (kept) { /* x A^T alone */
+                flops += 2 * (double)(matrix->rank * matrix->in);
+                continue;
+            }
             flops += matrix_flops(kind, matrix) + 2 * (double)dtp_adapter_active_elements(kind, matrix) +
                      dropped_flops(kind, plan, matrix);
             last = i + 1 == end ? m : last;

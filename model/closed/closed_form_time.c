@@ -101,6 +101,8 @@ static bool runs_again(const struct dtp_timing *c, const struct dtp_weight_matmu
         return matmul->again;
     if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         return matmul->recomputed;
+    if (dtp_plan_checkpoint_rule(c->plan).keeps == DTP_KEEPS_PACKED_MATMULS)
+        return false;
     return !matmul->ends || !stops_early(c->plan, c->transformer);
 }
 
@@ -278,7 +280,8 @@ static void add_unpacking(const struct dtp_timing *c, struct micro_step *m)
     m->memory_forward_s += c->layers * a->forward_unpacked_bytes / rate;
     m->memory_backward_s += c->layers * a->backward_unpacked_bytes / rate;
     m->kernels += c->layers * (a->forward_kernels + a->backward_kernels);
-    if (c->adapted.replay_flops > 0 && c->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION)
+    enum dtp_checkpoint_keeps keeps = dtp_plan_checkpoint_rule(c->plan).keeps;
+    if (c->adapted.replay_flops > 0 && keeps != DTP_KEEPS_ALL_BUT_CORE && keeps != DTP_KEEPS_PACKED_MATMULS)
         m->recompute_other_s += recomputed_layers(c) * a->forward_unpacked_bytes / rate;
 }
 

@@ -320,7 +320,8 @@ bool dtp_adapter_ends_replay(const struct pass *pass, int index)
 bool dtp_adapter_stays_unpacked(const struct pass *pass, int index)
 {
     const struct dtp_lowering *l = pass->l;
-    bool checkpointed = dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved;
+    bool checkpointed = dtp_lower_checkpointed(l, l->layer) && l->tensors.kept != l->tensors.saved &&
+                        l->checkpointing.keeps != DTP_KEEPS_PACKED_MATMULS;
     for (int i = 0; i < l->tensors.operators; i++)
         if (l->tensors.op[i].makes & UINT64_C(1) << l->matrix[index].result && !dtp_lower_wants_gradient(l, i))
             return false;

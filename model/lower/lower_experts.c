@@ -273,6 +273,12 @@ static void add_rows(const struct pass *pass, const struct dtp_layer_operator *o
 
 /* Zeros c k h, of which rows are put in place, 2 c k h; to fp32 (c + 4) k h, weighed and added up 4 k h + 4 h, cast
  * (4 + c) h; what shared experts add, and its weight, 3 c h each. */
+/* Of a token's experts' results. */
+static uint64_t wide_rows_bytes(const struct dtp_lowering *l)
+{
+    return local_bytes(l, 4 * l->tensors.kind.experts_per_token * l->tensors.kind.hidden);
+}
+
 void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_operator *op)
 {
     struct dtp_lowering *l = pass->l;
@@ -301,9 +307,9 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
     make(pass, &draft, DTP_TENSOR_DOWN);
     dtp_draft_new(l, &draft, "sum in fp32", DTP_OWNER_WORKSPACE,
                   dtp_bytes_product(l->tokens, 4 * l->tensors.kind.hidden), DTP_UPDATE | DTP_FREE);
-    if (stacks(l))
-        dtp_draft_new(l, &draft, "weighed rows in fp32", DTP_OWNER_WORKSPACE, l->tensor_bytes[DTP_TENSOR_WIDE_RESULTS],
-                      DTP_UPDATE | DTP_FREE);
+    if (stacks(l) || l->tensors.kind.narrows_sums)
+        dtp_draft_new(l, &draft, stacks(l) ? "weighed rows in fp32" : "rows in fp32", DTP_OWNER_WORKSPACE,
+                      wide_rows_bytes(l), DTP_UPDATE | DTP_FREE);
     read(pass, &draft, DTP_TENSOR_UNPERMUTED, true);
     read(pass, &draft, DTP_TENSOR_SHARED_DOWN, true);
     read(pass, &draft, DTP_TENSOR_SHARED_WEIGHT, true);
@@ -333,8 +339,8 @@ static dtp_buffer_id weigh_back(struct dtp_block_backward *b, dtp_buffer_id grad
     draft_eager(l, &draft, 4 * r.k * r.h + (r.c + 12) * r.h, 3);
     dtp_draft_end(l, &draft);
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, "results in fp32");
-    dtp_buffer_id made = dtp_backward_workspace(l, &draft, "gradient of results in fp32",
-                                                l->tensor_bytes[DTP_TENSOR_WIDE_RESULTS], DTP_WRITE);
+    dtp_buffer_id made =
+        dtp_backward_workspace(l, &draft, "gradient of results in fp32", wide_rows_bytes(l), DTP_WRITE);
     dtp_draft_use(&draft, gradient_wide, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, DTP_TENSOR_WIDE_RESULTS, DTP_FREE);
     draft_eager(l, &draft, 4 * dtp_outer_rows(r.k) * r.h, 1);
@@ -349,7 +355,7 @@ static dtp_buffer_id multiply_back(struct dtp_block_backward *b, dtp_buffer_id g
 {
     struct dtp_lowering *l = b->l;
     struct rows r = rows_of(l);
-    uint64_t rows = l->tensor_bytes[DTP_TENSOR_WIDE_RESULTS];
+    uint64_t rows = wide_rows_bytes(l);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, "results in fp32");
     dtp_buffer_id wide =

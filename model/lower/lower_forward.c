@@ -261,6 +261,8 @@ static void linear(const struct pass *pass, int index)
             dtp_forward_cast_again(pass, index);
         }
         call_again(pass, index);
+        if (pass->replay && l->checkpointing.keeps == DTP_KEEPS_PACKED_MATMULS && matrix->rank)
+            dtp_forward_adapter(pass, index, true);
         return;
     }
     bool ends = dtp_adapter_ends_replay(pass, index); /* a compiler makes x A^T alone then, eager the matmul too */
@@ -523,9 +525,20 @@ void dtp_forward_operator(const struct pass *pass, int index)
     }
 }
 
+/* By packed weights that no gradient goes through, as q, k and v of a first layer whose input is frozen, matmuls run
+ * again: nothing of them is for backward. */
+static uint64_t kept_here(const struct dtp_lowering *l)
+{
+    uint64_t kept = l->tensors.kept;
+    for (int i = 0; i < l->tensors.operators && l->checkpointing.keeps == DTP_KEEPS_PACKED_MATMULS; i++)
+        if (l->tensors.op[i].kind == DTP_LAYER_OP_PROJECTION && !dtp_lower_wants_gradient(l, i))
+            kept &= ~l->tensors.op[i].makes;
+    return kept;
+}
+
 void dtp_lower_block_forward(struct dtp_lowering *l)
 {
-    uint64_t save = dtp_lower_checkpointed(l, l->layer) ? l->tensors.kept : dtp_lower_saved(l);
+    uint64_t save = dtp_lower_checkpointed(l, l->layer) ? kept_here(l) : dtp_lower_saved(l);
     if (l->adapts)
         dtp_lower_clear_adapters(dtp_lower_flight_module(l));
     struct pass pass = {l, dtp_lower_flight_module(l), save, false};

@@ -103,6 +103,10 @@ struct dtp_layer_kind {
     uint64_t qk_norm_statistics; /* as norm_statistics */
     bool pads_values; /* of the runtime's kernels: values of latent attention are padded to the width of keys */
     bool own_values;  /* they are a tensor of their own, not a view of what was projected: padded, or the runtime's */
+    /* Of the runtime, under autocast: results of experts are multiplied by their weights in 16 bits, where rows are put
+     * back in order; and norms of heads, whose weights are fp32 and heads are not, are composites of eager operators
+     * (rms_norm_composite of aten's layer_norm.cpp), which keep the heads in fp32, before and after. */
+    bool narrows_sums, widens_heads;
     bool narrows;     /* of the runtime: matmuls read a cast of the residual stream, where no norm stands between */
     bool clamps;      /* the activation clamps gate and up: eagerly seven operations */
     bool dropout;     /* of the runtime: what branches return goes through dropout on its way to the stream */

@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "base/word_set.h"
+#include "plan/runtime.h"
 
 static const char *const recompute_words[DTP_RECOMPUTE_COUNT] = {
 #define DTP_RECOMPUTE_WORD(suffix, word) word,
@@ -20,6 +21,17 @@ bool dtp_recompute_parse(const char *text, uint32_t *out)
     return dtp_word_set_parse(&recompute_list, text, out);
 }
 
+/* torchao's linear_nf4 is a function of autograd's, whose nodes a compiler does not tag as the checkpoint's: it decides
+ * of them as of any, and keeps what its matmul makes and the unpacked weight that backward multiplies by. What is
+ * around it runs again. Measured (reports/h200/README.md): tensors that compiled blocks save, LLaMA 3.7B on one
+ * H200, 26.1 GB where the input alone would be 5.4. */
+static bool keeps_packed_matmuls(const struct dtp_plan *plan)
+{
+    enum dtp_base base = plan->adapters.rank ? plan->adapters.base : DTP_BASE_NONE;
+    return plan->compile && plan->runtime->unpacks_by_operators &&
+           (base == DTP_BASE_NF4 || base == DTP_BASE_NF4_DOUBLE);
+}
+
 struct dtp_checkpoint_rule dtp_plan_checkpoint_rule(const struct dtp_plan *plan)
 {
     static const struct dtp_checkpoint_rule rules[] = {
@@ -31,6 +43,8 @@ struct dtp_checkpoint_rule dtp_plan_checkpoint_rule(const struct dtp_plan *plan)
     if (plan->megatron.recompute)
         return (struct dtp_checkpoint_rule){DTP_KEEPS_PARTS, 1, true};
     struct dtp_checkpoint_rule rule = rules[plan->checkpointing];
+    if (rule.keeps == DTP_KEEPS_INPUT && keeps_packed_matmuls(plan))
+        rule.keeps = DTP_KEEPS_PACKED_MATMULS;
     rule.every += plan->checkpointing == DTP_CHECKPOINT_EVERY_N ? plan->checkpoint_every : 0;
     return rule;
 }

@@ -30,11 +30,12 @@ static inline bool dtp_plan_recomputes(const struct dtp_plan *plan, enum dtp_rec
 }
 
 enum dtp_checkpoint_keeps {
-    DTP_KEEPS_ALL,           /* what backward reads: no layer is checkpointed */
-    DTP_KEEPS_INPUT,         /* the layer's input alone */
-    DTP_KEEPS_ALL_BUT_CORE,  /* the attention core runs again, not the projections around it (Korthikanti 2022) */
-    DTP_KEEPS_PARTS,         /* what others than the parts that run again make */
-    DTP_KEEPS_SECOND_MATMULS /* the input, the core's results, every second matmul's: torchtitan's policy */
+    DTP_KEEPS_ALL,            /* what backward reads: no layer is checkpointed */
+    DTP_KEEPS_INPUT,          /* the layer's input alone */
+    DTP_KEEPS_ALL_BUT_CORE,   /* the attention core runs again, not the projections around it (Korthikanti 2022) */
+    DTP_KEEPS_PARTS,          /* what others than the parts that run again make */
+    DTP_KEEPS_SECOND_MATMULS, /* the input, the core's results, every second matmul's: torchtitan's policy */
+    DTP_KEEPS_PACKED_MATMULS  /* the input, results of matmuls with packed weights, and these weights unpacked */
 };
 struct dtp_checkpoint_rule {
     enum dtp_checkpoint_keeps keeps; /* of a checkpointed layer */

@@ -490,6 +490,17 @@ static void find_again(struct dtp_layer_tensors *out, const struct dtp_plan *pla
     out->kept = kept;
 }
 
+/* The last one's nobody reads again. */
+static uint64_t packed_matmuls(const struct dtp_layer_tensors *tensors)
+{
+    const struct dtp_layer_kind *kind = &tensors->kind;
+    uint64_t kept = BIT(INPUT);
+    for (int i = 0; i < kind->matrices; i++)
+        if (i < kind->matrices - 1 || tensors->saved & UINT64_C(1) << kind->matrix[i].result)
+            kept |= UINT64_C(1) << kind->matrix[i].result;
+    return kept;
+}
+
 static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
 {
     switch (dtp_plan_checkpoint_rule(plan).keeps) {
@@ -497,6 +508,7 @@ static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const stru
     case DTP_KEEPS_INPUT: return BIT(INPUT);
     case DTP_KEEPS_ALL_BUT_CORE: return tensors->saved & ~(BIT(CORE_STATE) | BIT(KV_ALL));
     case DTP_KEEPS_SECOND_MATMULS: return second_matmuls(tensors, plan);
+    case DTP_KEEPS_PACKED_MATMULS: return packed_matmuls(tensors);
     case DTP_KEEPS_PARTS: break; /* find_again */
     }
     return tensors->saved;
@@ -513,6 +525,8 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     dtp_plan_adapt_kind(plan, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
+    out->kind.narrows_sums = dtp_plan_autocast(plan);
+    out->kind.widens_heads = dtp_plan_autocast(plan) && !out->fused && out->kind.qk_norm;
     out->kind.weighs_rows = plan->runtime->weighs_rows;
     dtp_plan_call_experts(plan, &out->kind);
     out->kind.sinks_inside = plan->runtime->sinks_in_kernel;

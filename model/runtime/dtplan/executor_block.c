@@ -420,6 +420,7 @@ uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum d
         return kept & DTP_EXECUTOR_BIT(T(QKV)) ? kept & ~(DTP_EXECUTOR_BIT(T(CORE)) | DTP_EXECUTOR_BIT(T(CORE_STATE)))
                                                : kept;
     case DTP_KEEPS_PARTS: /* Megatron-Core's alone */
+    case DTP_KEEPS_PACKED_MATMULS: /* a compiler's */
     case DTP_KEEPS_SECOND_MATMULS: break;
     }
     /* all matmuls' and attention's results and the norms' statistics; norms and activations are cheap to make again */
