@@ -61,7 +61,7 @@ bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct 
                                              .plain = dtp_op_is_plain(&ops[i]),
                                              .collective = class == DTP_CLASS_COLLECTIVE,
                                              .issue = ops[i].demand->issue & 3u,
-                                             .calls = dtp_op_host_call(&ops[i]) & 3u};
+                                             .calls = dtp_op_host_call(&ops[i]) & 7u};
         const dtp_op_id *dependency = dtp_program_dependencies(program, &ops[i]);
         for (uint32_t d = 0; d < ops[i].dependency_count; d++)
             link_edge(out, &next, dependency[d].index, i);

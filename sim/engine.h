@@ -39,7 +39,7 @@ struct dtp_engine_op {
     bool plain : 1;   /* dtp_op_is_plain: what issues others otherwise */
     bool collective : 1;
     uint8_t issue : 2; /* enum dtp_issue */
-    uint8_t calls : 2; /* the host's own work, which launches nothing: 1 + enum dtp_host_call; or 0 */
+    uint8_t calls : 3; /* the host's own work, which launches nothing: 1 + enum dtp_host_call; or 0 */
 };
 
 /* Host seconds of each of its kernels. */

@@ -95,6 +95,7 @@ uint8_t dtp_op_host_call(const struct dtp_op *op)
     case DTP_OP_HOST_GROUPS: return 1 + DTP_HOST_GROUP;
     case DTP_OP_HOST_HOOKS: return 1 + DTP_HOST_HOOK;
     case DTP_OP_HOST_EXCHANGE: return 1 + DTP_HOST_EXCHANGE;
+    case DTP_OP_HOST_CALL: return 1 + DTP_HOST_COMPILED;
     default: return 0;
     }
 }
@@ -122,6 +123,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .loop_launch_s = collective_launch_s(cluster, execution), /* a plain launch too */
         .call_s = {[DTP_HOST_GROUP] = dtp_calibration.split_group_s,
                    [DTP_HOST_HOOK] = dtp_calibration.unit_hooks_s,
+                   [DTP_HOST_COMPILED] = dtp_calibration.compiled_call_s,
                    [DTP_HOST_EXCHANGE] = execution->issuer == DTP_ISSUER_MEGATRON ? dtp_calibration.megatron_experts_s
                                                                                   : dtp_calibration.expert_exchange_s},
         .group_count = dtp_program_group_count(program),

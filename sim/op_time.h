@@ -10,7 +10,7 @@
 #include "program/program_set.h"
 #include "sim/share.h"
 
-enum dtp_host_call { DTP_HOST_GROUP, DTP_HOST_HOOK, DTP_HOST_EXCHANGE, DTP_HOST_CALLS };
+enum dtp_host_call { DTP_HOST_GROUP, DTP_HOST_HOOK, DTP_HOST_EXCHANGE, DTP_HOST_COMPILED, DTP_HOST_CALLS };
 
 struct dtp_op_rates {
     const struct dtp_cluster *cluster;     /* borrowed, like the program's groups */

@@ -563,6 +563,7 @@ static enum dtp_status fill(struct dtp_binder *b, struct dtp_bound_op *out)
     case DTP_OP_HOST_GROUPS:
     case DTP_OP_HOST_REPLAY:
     case DTP_OP_HOST_HOOKS:
+    case DTP_OP_HOST_CALL:
     case DTP_OP_MARK: out->kind = DTP_BOUND_NOTHING; return DTP_OK;
     default: break;
     }

@@ -6,6 +6,7 @@
 #include "closed/operator_bytes.h"
 #include "plan/fp8_casts.h"
 #include "plan/graph_modules.h"
+#include "plan/host_calls.h"
 #include "plan/layer_tensors.h"
 #include "plan/slice.h"
 #include "cost/calibration.h"
@@ -452,6 +453,15 @@ static void count_exchanges(const struct dtp_plan *plan, const struct dtp_layer_
     work->exchange_s = megatron ? dtp_calibration.megatron_experts_s : dtp_calibration.expert_exchange_s;
 }
 
+static void count_calls(const struct dtp_transformer *t, const struct dtp_plan *plan, bool experts,
+                        struct dtp_block_work *work)
+{
+    double hooks = (double)dtp_plan_unit_hooks(plan, false) + (double)dtp_plan_unit_hooks(plan, true);
+    work->calls_s = 2 * (double)dtp_plan_compiled_calls(plan, t, experts) * dtp_calibration.compiled_call_s;
+    if (plan->wrap_layers)
+        work->calls_s += hooks / plan->wrap_layers * dtp_calibration.unit_hooks_s;
+}
+
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for
  * matmuls, with a kernel for each bias. */
 static void count_fused_launches(const struct dtp_transformer *t, const struct dtp_plan *plan,
@@ -519,6 +529,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
     count_exchanges(plan, &block, &work);
+    count_calls(transformer, plan, block.experts, &work);
     if (dtp_plan_passes(plan) && !block.experts) { /* all but matmuls and attention */
         work.passes.kernels[0] = fmax(0, work.forward_kernels - work.matmul_count - 2);
         work.passes.kernels[1] = fmax(0, work.backward_kernels - 2 * work.matmul_count - 3);
@@ -540,6 +551,6 @@ double dtp_block_more_host_s(const struct dtp_block_work *work, double launch_s)
 {
     double loops_s = work->looped_kernels * dtp_calibration.torch_launch_s;
     double exchanges = work->layers * work->exchanges + work->layers_again * work->exchanges_again;
-    return work->layers * ((work->replays - work->replayed_kernels) * launch_s + loops_s) +
+    return work->layers * ((work->replays - work->replayed_kernels) * launch_s + loops_s + work->calls_s) +
            exchanges * work->exchange_s;
 }

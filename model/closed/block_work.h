@@ -43,6 +43,7 @@ struct dtp_block_work {
     double looped_kernels;                    /* beyond the first of each loop over experts, both ways */
     double exchanges, exchanges_again;        /* calls around experts elsewhere, of a forward, of a replay */
     double exchange_s;                        /* of such a call, the host's Python beyond launches */
+    double calls_s;                           /* of a block, both ways: other such Python (plan/host_calls.h) */
     bool fused;                               /* pointwise operations are fused */
     double again_bytes, again_kernels;        /* of parts of a layer that run again: of a token; launches */
     double layers, layers_again; /* of the model that are such blocks; of these, whose forward runs again */

@@ -322,6 +322,8 @@ static void step(struct dtp_lowering *l)
 const struct dtp_lower_hooks dtp_lower_ddp = {
     .make = make,
     .release = release,
+    .before_forward = dtp_torch_call_compiled,
+    .before_backward = dtp_torch_call_compiled,
     .end_backward = end_backward,
     .gradient_made = gradient_made,
     .gradient_rests = gradient_rests,

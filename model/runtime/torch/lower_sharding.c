@@ -12,6 +12,7 @@
  * pending (limit_all_gathers). Its root stays gathered from forward to backward.
  *
  * What is a unit: lower_units.c. */
+#include "plan/host_calls.h"
 #include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/lower_units.h"
 #include "runtime/torch/torch.h"
@@ -256,16 +257,6 @@ static dtp_op_id gather_after(const struct dtp_lowering *l, bool prefetched)
     return l->plan->prefetch && prefetched ? dtp_lower_sharding_of(l)->awaited : l->last_op[DTP_STREAM_COMPUTE];
 }
 
-/* What the host does in Python around a unit's forward, where it holds the device up: in stages, whose ranks wait for
- * each other's hosts, a compiled block being one call; and behind splits that it waited for, when nothing is queued. */
-static void run_hooks(struct dtp_lowering *l, enum dtp_op_kind kind, uint32_t calls)
-{
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, kind, "");
-    draft.op.demand.kernels = calls;
-    dtp_draft_end(l, &draft);
-}
-
 /* One that is wanted soon, its experts' behind it. */
 static void gather_ahead(struct dtp_lowering *l, struct dtp_lower_unit *unit, bool with_experts)
 {
@@ -276,15 +267,26 @@ static void gather_ahead(struct dtp_lowering *l, struct dtp_lower_unit *unit, bo
         gather(l, experts, dtp_lower_sharding_of(l)->awaited);
 }
 
+/* Those of an eager stage's forward take twice as long as others (constants.def); backward's are in what calls of the
+ * engine for groups take there. */
+static uint32_t unit_hooks(const struct dtp_lowering *l, bool backward)
+{
+    uint32_t calls = dtp_plan_unit_hooks(l->plan, backward);
+    if (l->role.pipeline)
+        return backward || l->compiled ? 0 : 2 * calls;
+    return calls;
+}
+
 /* The gather's streams wait for the previous unit's copy-out only after this unit's gather has been issued, so that it
  * runs two units ahead. */
 static void before_forward(struct dtp_lowering *l)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
-    if (unit && (unit->root || l->layer == unit->first) && l->role.pipeline && !l->compiled)
-        run_hooks(l, DTP_OP_HOST_HOOKS, 1);
+    if (unit && (unit->root || l->layer == unit->first))
+        dtp_torch_call_host(l, DTP_OP_HOST_HOOKS, unit_hooks(l, false));
+    dtp_torch_call_compiled(l);
     if (unit && dtp_lower_unit_of_experts(l, unit->first) && !unit->root)
-        run_hooks(l, DTP_OP_HOST_EXCHANGE, 1);
+        dtp_torch_call_host(l, DTP_OP_HOST_EXCHANGE, 1);
     if (!unit || unit->weights_live)
         return;
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
@@ -341,8 +343,10 @@ static void after_forward(struct dtp_lowering *l)
 static void before_backward(struct dtp_lowering *l)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
+    dtp_torch_call_compiled(l);
     if (!unit || l->role.pipeline || (!unit->root && l->layer + 1u != unit->end)) /* a stage has all weights gathered */
         return;
+    dtp_torch_call_host(l, DTP_OP_HOST_HOOKS, unit_hooks(l, true));
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (!unit->weights_live) {
         if (!unit->gathering)
@@ -405,7 +409,7 @@ static void before_experts(struct dtp_lowering *l, bool backward)
     struct dtp_lower_unit *unit = dtp_lower_unit_of_experts(l, l->layer);
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (unit && !backward) /* two: of the exchange before, of the experts' unit */
-        run_hooks(l, DTP_OP_HOST_EXCHANGE, 2);
+        dtp_torch_call_host(l, DTP_OP_HOST_EXCHANGE, 2);
     if (!unit || unit->weights_live)
         return;
     if (!unit->gathering)
@@ -433,7 +437,7 @@ static void after_experts(struct dtp_lowering *l, bool backward)
     }
     if (!keeps_weights(l, unit))
         release_weights(l, unit);
-    run_hooks(l, DTP_OP_HOST_EXCHANGE, 1);
+    dtp_torch_call_host(l, DTP_OP_HOST_EXCHANGE, 1);
 }
 
 static void chunk_done(struct dtp_lowering *l)

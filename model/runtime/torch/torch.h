@@ -2,11 +2,20 @@
 #ifndef DTP_TORCH_RUNTIME_H
 #define DTP_TORCH_RUNTIME_H
 
+#include "base/words.h"
+
 /* dtp_runtime_peft (peft.c) is PyTorch as Transformers' Trainer, TRL and peft run it: other layers on the same DDP and
  * FSDP. */
 extern const struct dtp_runtime dtp_runtime_torch, dtp_runtime_peft;
 
 extern const struct dtp_closed_form_hooks dtp_torch_closed_form; /* closed_form_torch.c */
+
+struct dtp_lowering;
+
+/* lower_host_calls.c: what the host does in Python, so many calls of a kind, none of 0; around the compiled block whose
+ * pass begins here, if there is one. */
+void dtp_torch_call_host(struct dtp_lowering *l, enum dtp_op_kind kind, uint32_t calls);
+void dtp_torch_call_compiled(struct dtp_lowering *l);
 
 /* lower_sharding.c, lower_replicated.c */
 extern const struct dtp_lower_hooks dtp_lower_fsdp, dtp_lower_ddp;
