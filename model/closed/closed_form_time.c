@@ -97,13 +97,10 @@ static bool stops_early(const struct dtp_plan *plan, const struct dtp_transforme
 /* Of a block that runs again, a matmul does too. */
 static bool runs_again(const struct dtp_timing *c, const struct dtp_weight_matmul *matmul)
 {
-    if (c->plan->megatron.recompute)
-        return matmul->again;
-    if (c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
-        return matmul->recomputed;
-    if (dtp_plan_checkpoint_rule(c->plan).keeps == DTP_KEEPS_PACKED_MATMULS)
-        return false;
-    return !matmul->ends || !stops_early(c->plan, c->transformer);
+    if (c->plan->megatron.recompute || c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        return c->plan->megatron.recompute ? matmul->again : matmul->recomputed;
+    return dtp_plan_checkpoint_rule(c->plan).keeps != DTP_KEEPS_PACKED_MATMULS &&
+           (!matmul->ends || !stops_early(c->plan, c->transformer));
 }
 
 static double replayed_matmuls_s(const struct dtp_timing *c, const struct dtp_block_work *block)
