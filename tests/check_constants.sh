@@ -19,6 +19,8 @@ model/cost/attention_workspace.c 256 bytes it asks for, read off and exact
 model/cost/attention_workspace.h 256u alignment of what our executor lays out
 model/cost/attention_workspace.h 30 a bound that our executor sets itself
 model/cost/cluster_cost.c 1024 a shape to ask a machine file with
+model/cost/grouped_matmul.c 128 an edge of two tiles that PyTorch's kernel has
+model/cost/grouped_matmul.c 256 an edge of two tiles that PyTorch's kernel has
 model/cost/mma_attention.c 32 tile of our kernels on tensor cores, heads wider than 128
 model/cost/mma_attention.c 64 their tile and their blocks; widths that they are made for
 model/cost/mma_attention.c 96 widths that they are made for

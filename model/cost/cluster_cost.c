@@ -1,6 +1,7 @@
 #include "cost/cluster_cost.h"
 
 #include "cost/calibration.h"
+#include "cost/grouped_matmul.h"
 #include "plan/context.h"
 #include "plan/rules.h"
 
@@ -45,11 +46,10 @@ double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, const struct dtp_
                                   : dtp_untimed_matmul_s(&cluster->gpu, dtype, of_weights, m, n, k);
 }
 
-/* PyTorch's of 16 bits on Blackwell; Transformer Engine's are cuBLAS' and cuDNN's. */
-static bool is_slow_grouped(const struct dtp_gpu *gpu, const struct dtp_execution *execution, enum dtp_dtype dtype)
+/* PyTorch's of 16 bits; Transformer Engine's are cuBLAS' and cuDNN's. */
+static bool is_torchs_grouped(const struct dtp_execution *execution, enum dtp_dtype dtype)
 {
-    return gpu->architecture == DTP_GPU_BLACKWELL && dtype != DTP_FP8 && !execution->own_kernels &&
-           execution->issuer != DTP_ISSUER_MEGATRON;
+    return dtype != DTP_FP8 && !execution->own_kernels && execution->issuer != DTP_ISSUER_MEGATRON;
 }
 
 double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
@@ -68,8 +68,11 @@ double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, const str
         return groups * dtp_cluster_matmul_s(cluster, execution, pass, dtype, m, n, k);
     if (execution->own_kernels && (dtype == DTP_BF16 || dtype == DTP_FP16))
         return dtp_native_grouped_matmul_s(&cluster->gpu, dtype, product_of(pass), groups, m, n, k);
+    if (is_torchs_grouped(execution, dtype) && cluster->gpu.architecture == DTP_GPU_HOPPER)
+        return dtp_torch_grouped_matmul_s(&cluster->gpu, dtype, product_of(pass), groups, m, n, k);
     const double s = dtp_grouped_matmul_s(&cluster->gpu, dtype, recipe, product_of(pass), groups, m, n, k);
-    return is_slow_grouped(&cluster->gpu, execution, dtype) ? s / dtp_calibration.grouped_matmul_blackwell : s;
+    bool slow = is_torchs_grouped(execution, dtype) && cluster->gpu.architecture == DTP_GPU_BLACKWELL;
+    return slow ? s / dtp_calibration.grouped_matmul_blackwell : s;
 }
 
 bool dtp_attention_measured_row(const struct dtp_cluster *cluster, const struct dtp_attention_shape *shape,

@@ -110,8 +110,14 @@ static const struct tile {
 } tiles[] = {{128, 128, false}, {128, 256, false}, {256, 128, false}, {128, 192, true}, {192, 128, true}};
 enum { TILES = sizeof tiles / sizeof *tiles };
 
-/* The same in the best of these. SMs that idle leave their power to the others, whose clock rises, but not beyond what
- * it is with power to spare. */
+double dtp_occupied_matmul_s(double full_s, double occupied_s)
+{
+    const struct dtp_calibration *c = &dtp_calibration;
+    double paid_s = full_s + c->matmul_idle_loss * (occupied_s - full_s);
+    return most(paid_s, occupied_s / (1 + c->matmul_power_headroom)) / c->matmul_full_waves;
+}
+
+/* The same in the best of these. */
 static double products_s(const struct dtp_gpu *gpu, double rate, double m, double n, double k)
 {
     const struct dtp_calibration *c = &dtp_calibration;
@@ -120,9 +126,7 @@ static double products_s(const struct dtp_gpu *gpu, double rate, double m, doubl
         if (m * n * unit_s[tiles[i].odd] < occupied_s) /* if no SM idled */
             occupied_s =
                 least(occupied_s, tiled_s(gpu, unit_s[tiles[i].odd], m, n, k, tiles[i].rows, tiles[i].columns));
-    double full_s = m * n * unit_s[false];
-    double paid_s = full_s + c->matmul_idle_loss * (occupied_s - full_s);
-    return most(paid_s, occupied_s / (1 + c->matmul_power_headroom)) / c->matmul_full_waves;
+    return dtp_occupied_matmul_s(m * n * unit_s[false], occupied_s);
 }
 
 double dtp_matmul_speed_on_fewer_sms(double sms, double m, double n, double share)
@@ -219,33 +223,6 @@ double dtp_fp8_matmul_s(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, e
     const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(recipe);
     struct format format = {DTP_FP8, dtp_fp8_matmul_rate(gpu, recipe, product), row ? (double)row->bits / CHAR_BIT : 1};
     return matmul_s(gpu, &format, product == DTP_PRODUCT_WEIGHT_GRADIENT, m, n, k);
-}
-
-/* The kernel's CTAs take tiles of all groups in turn, so waves are of all of them together; each group reads its own
- * matrix. What a group costs beyond its rows, tiles that these do not fill and a pipeline that starts anew, is as if it
- * had some more: a sum over rows has less to amortise than rows of results have. */
-double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_fp8_recipe recipe,
-                            enum dtp_product product, double groups, double m, double n, double k)
-{
-    bool weight_gradient = product == DTP_PRODUCT_WEIGHT_GRADIENT;
-    double in = dtp_dtype_bytes(dtype), out = in < 2 ? 2 : in;
-    double rows = weight_gradient ? k : m, bytes = groups * (in * (m * k + n * k) + out * m * n);
-    double more = weight_gradient ? dtp_calibration.grouped_gradient_rows : dtp_calibration.grouped_matmul_rows;
-    double all_m = weight_gradient ? m : groups * m, all_k = weight_gradient ? groups * k : k;
-    double compute_s = dtype == DTP_FP8 ? dtp_fp8_matmul_s(gpu, recipe, product, all_m, n, all_k)
-                                        : dtp_matmul_s(gpu, dtype, weight_gradient, all_m, n, all_k);
-    return most(compute_s * (1 + more / rows), bytes / gpu->memory_bytes_per_s / copy_fraction(gpu));
-}
-
-/* Hopper's has wgmma and tensor copies, as PyTorch's has. The others' feeds tensor cores from registers by mma.sync,
- * and is held up by what each SM issues for that, before tensor cores or memory are. */
-double dtp_native_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_product product,
-                                   double groups, double m, double n, double k)
-{
-    double library_s = dtp_grouped_matmul_s(gpu, dtype, DTP_FP8_NONE, product, groups, m, n, k);
-    if (gpu->architecture == DTP_GPU_HOPPER)
-        return library_s / dtp_calibration.native_grouped_matmul;
-    return most(library_s, 2 * groups * m * n * k / (dtp_calibration.native_grouped_sm_flops_per_s * gpu->sm_count));
 }
 
 double dtp_accumulated_bytes_per_s(const struct dtp_gpu *gpu)

@@ -31,12 +31,9 @@ double dtp_untimed_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, boo
 double dtp_fp8_matmul_s(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, enum dtp_product product, double m,
                         double n, double k);
 double dtp_fp8_matmul_rate(const struct dtp_gpu *gpu, enum dtp_fp8_recipe recipe, enum dtp_product product);
-/* `groups` of them in one persistent kernel, of experts with m rows each (a weight's gradient: that sums over k). */
-double dtp_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_fp8_recipe recipe,
-                            enum dtp_product product, double groups, double m, double n, double k);
-/* The same by our executor's kernels on a GPU, in 16 bits (kernels/grouped_matmul.cu). */
-double dtp_native_grouped_matmul_s(const struct dtp_gpu *gpu, enum dtp_dtype dtype, enum dtp_product product,
-                                   double groups, double m, double n, double k);
+/* Seconds of a product that SMs would take `full_s` for if none idled, and do `occupied_s` for by their tiles: those
+ * that idle leave their power to the others, whose clock rises, but not beyond what it is with power to spare. */
+double dtp_occupied_matmul_s(double full_s, double occupied_s);
 
 /* Speed of a matmul made for `sms` of which others hold `share` from its start to its end, of its speed on all of them.
  * Its tiles, those that an idle device makes soonest, go in w waves, one to an SM; it then takes as long as w / (1 -

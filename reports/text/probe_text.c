@@ -7,7 +7,7 @@
 #include "page/grid.h"
 #include "base/number.h"
 #include "base/quantile.h"
-#include "cost/op_cost.h"
+#include "cost/grouped_matmul.h"
 #include "page/shell_word.h"
 
 #include <math.h>

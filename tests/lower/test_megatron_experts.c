@@ -2,7 +2,7 @@
  * form over random plans, bytes and casts by hand. */
 #include "closed/closed_form.h"
 #include "closed/activations.h"
-#include "cost/op_cost.h"
+#include "cost/grouped_matmul.h"
 #include "lower/lower.h"
 #include "net/layer_kind.h"
 #include "plan/fp8_casts.h"
