@@ -71,7 +71,7 @@ LET_BE = {
         "of Megatron": "bf16_first_layers bf16_last_layers fp8_attention fp8_head "
                        "fp8_param_gather precision_aware_optimizer megatron_overlap "
                        "megatron_scatter_gather flex_dispatcher "
-                       "unfused_permute fused_qkv_rope "
+                       "unfused_permute unfused_rope fused_qkv_rope "
                        "capacity_factor pad_to_capacity shared_expert_overlap "
                        "avoid_record_streams expert_overlap recompute_modules cuda_graph_modules",
         "of DeepSpeed": "megatron_layers bf16_optimizer deepspeed_overlap reduce_bucket_size stage3_max_live_parameters "

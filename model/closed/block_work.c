@@ -145,7 +145,12 @@ static struct dtp_moved latent_moved(const struct dtp_counted *c, const struct d
                                   (fused ? 3 * w : 5 * e + (casts ? 2 * (4 + w) : 0)) * width + join};
     double turned = (double)(b->heads * b->rope_head_dim), shared = (double)b->rope_head_dim, value = (double)b->d_core;
     double projected = c->q - turned + value, rope = c->plan->rope_fp32 ? 48 : 10 * w;
-    double rope_back = c->plan->rope_fp32 ? 52 : 10 * w, keys = fused ? 2 * c->q - turned + shared : 2 * c->q;
+    double rope_back = c->plan->rope_fp32 ? 52 : 10 * w;
+    if (dtp_plan_turns_latents_eagerly(c->plan, b)) {
+        rope = DTP_LATENT_TURN_PASSES * w, rope_back = DTP_LATENT_TURN_PASSES_BACK * w;
+        fused = false;
+    }
+    double keys = fused ? 2 * c->q - turned + shared : 2 * c->q;
     double padded = b->pads_values ? w * (value + c->q) : 0; /* before the core, and of its gradient */
     double own = b->own_values && !b->pads_values ? 2 * w * value : padded;
     double forward = (fused ? 0 : rope * (turned + shared)) + w * (2 * c->q + keys) + own;
@@ -288,9 +293,9 @@ static struct dtp_moved fused_moved(const struct dtp_counted *c, const struct dt
     case DTP_LAYER_OP_PROJECTION: return fused_projection(c, op);
     case DTP_LAYER_OP_ROTARY:
         if (dtp_plan_turns_eagerly(c->plan, c->block))
-            return (struct dtp_moved){DTP_EAGER_TURN_PASSES * c->w * (c->q + c->kv),
+            return (struct dtp_moved){DTP_EAGER_TURN_PASSES * c->w * (c->q + c->kv) + norm,
                                       DTP_EAGER_TURN_PASSES_BACK * c->w * (c->q + c->kv) +
-                                          2 * c->w * (c->q + 2 * c->kv)};
+                                          2 * c->w * (c->q + 2 * c->kv) + 2.5 * norm};
         return (struct dtp_moved){(c->block->rotary ? 2 * c->w * (c->q + c->kv) : 0) + norm,
                                   (c->block->rotary ? 2 * c->w * (c->q + 2 * c->kv) : 0) + 2.5 * norm};
     case DTP_LAYER_OP_ATTENTION: { /* it returns heads before tokens */
@@ -402,6 +407,8 @@ static void count_loops(const struct dtp_counted *c, const struct dtp_cluster *c
     uint64_t experts = c->block->own_experts;
     if (dtp_plan_turns_eagerly(c->plan, c->block) && !dtp_plan_replays(c->plan, DTP_GRAPH_ATTN))
         work->looped_kernels = 2 * (DTP_EAGER_TURN_KERNELS + DTP_EAGER_TURN_KERNELS_BACK - 1);
+    if (dtp_plan_turns_latents_eagerly(c->plan, c->block) && !dtp_plan_replays(c->plan, DTP_GRAPH_ATTN))
+        work->looped_kernels = 2 * (DTP_LATENT_TURN_KERNELS + DTP_LATENT_TURN_KERNELS_BACK);
     if (!c->block->experts || !experts)
         return;
     double matrices = c->block->gated && !c->block->packs_up ? 3 : 2;

@@ -256,6 +256,15 @@ static enum dtp_status read_loss(struct dtp_reading *r)
     return dtp_megatron_make(r, DTP_OK, "loss", own ? dtp_megatron_fused_loss(kernel) : "eager", "own_fused_loss");
 }
 
+/* arguments.py: positions that are learnt have none to fuse. Of a model that is named elsewhere, RoPE's is meant. */
+static bool turns_by_operators(struct dtp_reading *r)
+{
+    const char *position = dtp_fact(r, "position");
+    bool learnt =
+        dtp_fact(r, "layers") && !dtp_megatron_is(dtp_fact(r, "rotary"), "true") && !dtp_megatron_is(position, "rope");
+    return dtp_fact(r, "unfused_rope") && !learnt;
+}
+
 enum dtp_status dtp_megatron_read(struct dtp_reading *r)
 {
     const char *backend = dtp_fact(r, "backend"), *optimizer = dtp_fact(r, "optimizer");
@@ -268,6 +277,8 @@ enum dtp_status dtp_megatron_read(struct dtp_reading *r)
     worst = dtp_worse(worst, read_dropout(r));
     worst = dtp_megatron_make(r, worst, "attention", backend ? backend : "flash", backend ? "backend" : "flash");
     worst = dtp_worse(worst, read_loss(r));
+    if (turns_by_operators(r))
+        worst = dtp_megatron_make(r, worst, "unfused_rope", "true", "unfused_rope");
     worst = dtp_megatron_make(r, worst, "optimizer", optimizer ? optimizer : "adamw", "optimizer");
     worst = dtp_megatron_make(r, worst, "fused_qkv", "true", NULL); /* linear_qkv and linear_fc1 are one matmul each */
     return dtp_megatron_make(r, worst, "fused_gate_up", "true", NULL);
@@ -296,6 +307,7 @@ static void write_model(struct dtp_writing *w)
     dtp_megatron_say_if(w, "swiglu", t->activation == DTP_SWIGLU);
     dtp_say(w, "position", dtp_written_value(w, "position"));
     dtp_say_count(w, "positions", t->positions ? t->positions : dtp_written_job(w)->plan.sequence);
+    dtp_megatron_say_if(w, "unfused_rope", dtp_written_job(w)->plan.megatron.unfused_rope);
     dtp_megatron_say_if(w, "untied", !t->tied_head);
     bool biases = t->mlp_bias || t->attention_output_bias;
     dtp_megatron_say_if(w, "no_bias", !biases);

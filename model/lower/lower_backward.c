@@ -417,7 +417,7 @@ static void rotary(struct dtp_block_backward *b)
     if (dtp_lower_rotates_rows(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     if (dtp_plan_turns_eagerly(l->plan, &l->tensors.kind)) {
-        double bytes = DTP_EAGER_TURN_PASSES_BACK * c * width + 2 * c * all;
+        double bytes = DTP_EAGER_TURN_PASSES_BACK * c * width + 2 * c * all + norms;
         dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), 1);
         draft.op.demand.memory_kernel = DTP_KERNEL_EAGER;
         dtp_draft_loop(&draft, DTP_EAGER_TURN_KERNELS_BACK, 2);

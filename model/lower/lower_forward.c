@@ -361,7 +361,7 @@ static void rotary(const struct pass *pass)
     if (dtp_lower_rotates_rows(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     if (dtp_plan_turns_eagerly(l->plan, &l->tensors.kind)) {
-        dtp_draft_memory(l, &draft, per_token(l, DTP_EAGER_TURN_PASSES * c * width), 1);
+        dtp_draft_memory(l, &draft, per_token(l, (DTP_EAGER_TURN_PASSES * c + norms) * width), 1);
         draft.op.demand.memory_kernel = DTP_KERNEL_EAGER;
         dtp_draft_loop(&draft, DTP_EAGER_TURN_KERNELS, 2);
     }

@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "lower/block_backward.h"
 #include "lower/block_forward.h"
+#include "lower/lower_graphs.h"
 
 struct widths {
     double c, q, turned, keys, shared, values, projected, kv;
@@ -81,6 +82,13 @@ static void rope_workspace(struct dtp_lowering *l, struct dtp_draft *draft, bool
                       DTP_UPDATE | DTP_FREE);
 }
 
+/* Of queries and of keys so many kernels more, one launched behind the other. */
+static void turn_by_operators(struct dtp_draft *draft, uint32_t kernels)
+{
+    draft->op.demand.memory_kernel = DTP_KERNEL_EAGER;
+    dtp_draft_loop(draft, 1, draft->op.demand.kernels + 2 * kernels);
+}
+
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* c w in, c w out; under eager autocast a cast before (c + 4), in fp32 (4 + 4), a cast behind (4 + c). */
@@ -140,11 +148,14 @@ void dtp_forward_latent_heads(const struct pass *pass)
     dtp_draft_use(&draft, shared, DTP_READ | DTP_FREE);
     read(pass, &draft, DTP_TENSOR_KV_LATENT, true);
     read(pass, &draft, DTP_TENSOR_KV_RAW, own);
-    double rope = l->fused ? 0 : rope_bytes(l, false) * (w.turned + w.shared);
-    double queries = 2 * w.c * w.q, keys = l->fused ? w.c * (2 * w.keys - w.turned + w.shared) : 2 * w.c * w.keys;
+    bool eager = dtp_plan_turns_latents_eagerly(l->plan, &l->tensors.kind), fused = l->fused && !eager;
+    double rope = eager ? DTP_LATENT_TURN_PASSES * w.c : l->fused ? 0 : rope_bytes(l, false);
+    double queries = 2 * w.c * w.q, keys = fused ? w.c * (2 * w.keys - w.turned + w.shared) : 2 * w.c * w.keys;
     double values = pads ? w.c * (w.values + w.q) : own ? 2 * w.c * w.values : 0;
-    dtp_draft_memory(l, &draft, per_token(l, rope + queries + keys + values),
+    dtp_draft_memory(l, &draft, per_token(l, rope * (w.turned + w.shared) + queries + keys + values),
                      (l->fused ? 2 : 2 + rope_kernels(l, false)) + (own ? 1u : 0));
+    if (eager)
+        turn_by_operators(&draft, DTP_LATENT_TURN_KERNELS);
     dtp_draft_end(l, &draft);
 }
 
@@ -189,9 +200,12 @@ void dtp_backward_latent_heads(struct dtp_block_backward *b)
     dtp_draft_use(&draft, b->gradient[DTP_TENSOR_V], DTP_READ | DTP_FREE);
     b->gradient[DTP_TENSOR_Q_RAW] = queries;
     b->gradient[DTP_TENSOR_K_RAW] = b->gradient[DTP_TENSOR_V] = DTP_NO_BUFFER;
-    double rope = l->fused ? 0 : rope_bytes(l, true) * (w.turned + w.shared);
-    double bytes = w.c * (2 * w.q + 2 * w.projected + w.turned + w.shared);
-    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, rope + bytes), l->fused ? 3 : 3 + rope_kernels(l, true));
+    bool eager = dtp_plan_turns_latents_eagerly(l->plan, &l->tensors.kind);
+    double rope = eager ? DTP_LATENT_TURN_PASSES_BACK * w.c : l->fused ? 0 : rope_bytes(l, true);
+    double bytes = w.c * (2 * w.q + 2 * w.projected + w.turned + w.shared) + rope * (w.turned + w.shared);
+    dtp_draft_memory(l, &draft, dtp_backward_per_token(l, bytes), l->fused ? 3 : 3 + rope_kernels(l, true));
+    if (eager)
+        turn_by_operators(&draft, DTP_LATENT_TURN_KERNELS_BACK);
     dtp_draft_end(l, &draft);
     if (dtp_lower_spreads(l))
         b->gradient[DTP_TENSOR_KV_LATENT] =

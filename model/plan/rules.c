@@ -145,7 +145,13 @@ enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan)
 
 bool dtp_plan_turns_eagerly(const struct dtp_plan *plan, const struct dtp_layer_kind *kind)
 {
-    return plan->runtime->unscaled_rope && kind->sinks && kind->rotary;
+    bool scaled = plan->runtime->unscaled_rope && kind->sinks;
+    return kind->rotary && !kind->kv_latent && (scaled || plan->megatron.unfused_rope);
+}
+
+bool dtp_plan_turns_latents_eagerly(const struct dtp_plan *plan, const struct dtp_layer_kind *kind)
+{
+    return plan->megatron.unfused_rope && kind->kv_latent;
 }
 
 bool dtp_plan_casts_apart(const struct dtp_plan *plan, const struct dtp_layer_kind *kind)

@@ -160,12 +160,12 @@ bool dtp_plan_overlaps_gather(const struct dtp_plan *plan);
 /* The loss that runs: torch.compile fuses the eager one, our executor always chunks. */
 enum dtp_loss dtp_plan_loss(const struct dtp_plan *plan);
 /* An eager loss whose probabilities are made in place of the fp32 logits, and the gradient in place of these. */
-/* RoPE of a model with sinks, which is gpt-oss: its YaRN stretches 32 times and so multiplies by 1.35, which fused
- * kernels of Transformer Engine do not (rope_utils.py, apply_rotary_pos_emb: mscale). Then by operators (c bytes an
- * element of q and k): half of it negated c, put behind the other half 2 c, products with cosine and sine 2 c each,
- * their sum 3 c, a cat with the none that does not turn 2 c; backward both products 4 c, the half c, its cat 2 c, their
- * sum 3 c, and zeros for what does not turn, added, 4 c. Six and seven kernels for each of q and k, forward as many
- * small ones for the angles. */
+/* RoPE without its fusion, and of a model with sinks, which is gpt-oss: its YaRN stretches 32 times and so multiplies
+ * by 1.35, which fused kernels of Transformer Engine do not (rope_utils.py, apply_rotary_pos_emb: mscale). Then by
+ * operators (c bytes an element of q and k): half of it negated c, put behind the other half 2 c, products with cosine
+ * and sine 2 c each, their sum 3 c, a cat with the none that does not turn 2 c; backward both products 4 c, the half c,
+ * its cat 2 c, their sum 3 c, and zeros for what does not turn, added, 4 c. Six and seven kernels for each of q and k,
+ * forward as many small ones for the angles. */
 struct dtp_layer_kind;
 bool dtp_plan_turns_eagerly(const struct dtp_plan *plan, const struct dtp_layer_kind *kind);
 /* Eager autocast, in a layer where nothing but linears reads its norms, and the rank all of their rows: each linear
@@ -175,6 +175,15 @@ bool dtp_plan_casts_apart(const struct dtp_plan *plan, const struct dtp_layer_ki
 #define DTP_EAGER_TURN_PASSES_BACK 14
 #define DTP_EAGER_TURN_KERNELS 12
 #define DTP_EAGER_TURN_KERNELS_BACK 7
+/* The same of latent attention, of what it turns of each query and of the keys' part that all heads share: even and odd
+ * elements a cat 2 c, products, the half, its cat, the sum and the cat with none as above 12 c; backward both products,
+ * the half, the halves put together 2 c and their sum as above 10 c, zeros for even and odd elements and a copy into
+ * each 4 c, their sum 3 c, zeros for the none, added, 4 c. Seven kernels, and six for the angles; twelve. */
+bool dtp_plan_turns_latents_eagerly(const struct dtp_plan *plan, const struct dtp_layer_kind *kind);
+#define DTP_LATENT_TURN_PASSES 14
+#define DTP_LATENT_TURN_PASSES_BACK 21
+#define DTP_LATENT_TURN_KERNELS 13
+#define DTP_LATENT_TURN_KERNELS_BACK 12
 
 /* Of an element of q and k, those that eager kernels of RoPE take one at a time, forward as backward. Complex numbers:
  * a cast to fp32, and a product by numbers of each token, two elements a time. Halves in fp32: a cast, four products of

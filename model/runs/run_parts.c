@@ -248,6 +248,10 @@ static void write_experts(struct writer *w)
 
 /* ---- attention ------------------------------------------------------------------------------------------------- */
 
+/* Megatron-Core fuses latent attention's RoPE where that is YaRN's alone (MLATransformerConfig, transformer_config.py);
+ * of the models with latents this one's is another (config.json of moonshotai/Moonlight-16B-A3B). */
+static const char plain_latent_rope[] = "Moonlight";
+
 static void write_attention(struct writer *w)
 {
     static const char *const plain[] = {"", "mha", "gqa", "mqa"};
@@ -257,6 +261,8 @@ static void write_attention(struct writer *w)
             return;
     if (strcasecmp(word, "mla") != 0)
         REFUSE(w, "attention '%.20s' is unknown; known: mha, gqa, mqa, mla", word);
+    if (strcmp(w->framework->runtime, "megatron") == 0 && strstr(w->run->model_name, plain_latent_rope))
+        set_switch(w, "unfused_rope", true);
 }
 
 /* ---- adapters -------------------------------------------------------------------------------------------------- */

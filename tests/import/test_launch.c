@@ -137,6 +137,7 @@ static void draw_megatron(struct dtp_scenario *s)
         set(s, "stages", ONE_OF("", "", "", "counted"));
     }
     set(s, "sequence_parallel", ONE_OF("true", "true", "false"));
+    set(s, "unfused_rope", ONE_OF("", "", "true"));
     set(s, "megatron_overlap", ONE_OF("true", "false"));
     set(s, "dropout", ONE_OF("", "", "0.1"));
     set(s, "checkpointing", ONE_OF("none", "full", "selective-attention"));
@@ -178,6 +179,7 @@ static void draw_megatron_experts(struct dtp_scenario *s)
     set(s, "capacity_factor", capacity);
     set(s, "pad_to_capacity", capacity[0] ? ONE_OF("true", "false") : "");
     set(s, "unfused_permute", ONE_OF("true", "false", "false"));
+    set(s, "unfused_rope", ONE_OF("true", "false", "false"));
     if (random_bool())
         set(s, "recompute_modules", ONE_OF("moe_act", "moe_act+layernorm", "moe", "core_attn", "mlp+shared_experts"));
     else

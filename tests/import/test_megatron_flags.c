@@ -52,6 +52,8 @@ static void experts_by_default(void **state)
     assert_int_equal(file.job.plan.ep, 4);
     assert_true(file.job.plan.megatron.flex_dispatcher);
     assert_true(file.job.plan.megatron.expert_overlap);
+    read_flags(DENSE "--bf16 --no-rope-fusion");
+    assert_true(file.job.plan.megatron.unfused_rope);
     read_flags(DENSE EXPERTS "--bf16 --moe-expert-capacity-factor 1.25 --moe-pad-expert-input-to-capacity");
     assert_true(file.job.plan.megatron.capacity_factor == 1.25 && file.job.plan.megatron.pad_to_capacity);
     read_flags(DENSE EXPERTS "--bf16 --tensor-model-parallel-size 2 --sequence-parallel "

@@ -315,6 +315,9 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
         {frozen_is(job, DTP_KEY_qk_norm, "true") ||
              (job->value[DTP_KEY_position][0] && !frozen_is(job, DTP_KEY_position, "rope")),
          DTP_KEY_fused_qkv_rope},
+        {frozen_is(job, DTP_KEY_fused_qkv_rope, "true") ||
+             (job->value[DTP_KEY_position][0] && !frozen_is(job, DTP_KEY_position, "rope")),
+         DTP_KEY_unfused_rope},
         {zero_bubble, DTP_KEY_tied_head},
         {zero_bubble, DTP_KEY_megatron_overlap},
         {zero_bubble, DTP_KEY_microbatch_group},

@@ -98,6 +98,7 @@ static void test_random_plans(void **state)
         job.asked.megatron.flex_dispatcher = job.asked.ep > 1 && random_bool();
         job.asked.megatron.expert_overlap = job.asked.ep > 1 && random_bool();
         job.asked.megatron.unfused_permute = !job.asked.megatron.flex_dispatcher && random_bool();
+        job.asked.megatron.unfused_rope = job.transformer.position == DTP_POSITION_ROPE && random_bool();
         job.asked.megatron.capacity_factor = random_bool() ? 0 : 1.25;
         job.asked.megatron.pad_to_capacity =
             job.asked.megatron.capacity_factor > 0 && !job.asked.megatron.flex_dispatcher && random_bool();
@@ -264,6 +265,48 @@ static void test_unfused_permute(void **state)
     double more = permuting(true, &several) - permuting(false, &one);
     assert_true(fabs(more - (16 + 4 * 72 + 64 + 96 + 512 * (4 + 5 + 4 + 5 - 4 * 3))) < 1e-9);
     assert_int_equal(several - one, 2 * (10 + 1 + 1)); /* the sort, and zeros of each sum */
+}
+
+/* Bytes of a token and kernels of what turns queries and keys, forward and backward. */
+static double turning(bool unfused, bool latents, uint32_t kernels[2])
+{
+    struct dtp_cluster cluster = test_cluster(test_h200(), 1, 1);
+    struct dtp_transformer t = model();
+    struct dtp_plan plan = asked();
+    struct dtp_program *program;
+    double bytes = 0;
+    if (!latents)
+        t.rope_head_dim = t.value_head_dim = t.kv_latent = t.q_latent = 0;
+    plan.megatron.unfused_rope = unfused;
+    resolve(&plan, &t, &cluster);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, &faults), DTP_OK);
+    kernels[0] = kernels[1] = 0;
+    for (uint32_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        if (op->kind != DTP_OP_ROTARY && op->kind != DTP_OP_ROTARY_BACKWARD)
+            continue;
+        bytes += op->demand->bytes, kernels[op->kind == DTP_OP_ROTARY_BACKWARD] += op->demand->kernels;
+        assert_int_equal(op->demand->issue, unfused ? DTP_ISSUE_LOOPED : DTP_ISSUE_APART);
+    }
+    assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
+    dtp_program_destroy(program);
+    return bytes / 256 / 3;
+}
+
+/* A token has 4 heads of 48: 192 elements of queries, as many of keys. Fused, they are read and written, backward with
+ * values; by operators read or written 12 and 14 times, two bytes each, and backward put together as before. Of latents
+ * 4 x 16 of queries turn and 16 of keys, 14 and 21 times more; the keys' are no longer spread by the kernel that turns
+ * them, 2 x (64 - 16) bytes. */
+static void test_unfused_rope(void **state)
+{
+    (void)state;
+    uint32_t one[2], several[2];
+    double more = turning(true, false, several) - turning(false, false, one);
+    assert_true(fabs(more - 2 * (12 + 14 - 2) * 2.0 * 192) < 1e-9);
+    assert_true(one[0] == 3 && one[1] == 3 && several[0] == 3 * 2 * 12 && several[1] == 3 * 2 * 7);
+    more = turning(true, true, several) - turning(false, true, one);
+    assert_true(fabs(more - 2 * ((14 + 21) * (64.0 + 16) + 64 - 16)) < 1e-9);
+    assert_true(several[0] - one[0] == 3 * 2 * 13 && several[1] - one[1] == 3 * 2 * 12);
 }
 
 static struct dtp_program_totals with_capacity(double factor, bool pads, uint32_t ep, double imbalance)
@@ -482,11 +525,17 @@ static void test_grouped_price(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_plans),     cmocka_unit_test(test_saved_bytes),
-        cmocka_unit_test(test_recomputed_parts), cmocka_unit_test(test_recomputed_flops),
-        cmocka_unit_test(test_unfused_permute),  cmocka_unit_test(test_capacity),
-        cmocka_unit_test(test_shared_overlap),   cmocka_unit_test(test_overlapped_exchanges),
-        cmocka_unit_test(test_refused),          cmocka_unit_test(test_casts),
+        cmocka_unit_test(test_random_plans),
+        cmocka_unit_test(test_saved_bytes),
+        cmocka_unit_test(test_recomputed_parts),
+        cmocka_unit_test(test_recomputed_flops),
+        cmocka_unit_test(test_unfused_permute),
+        cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_unfused_rope),
+        cmocka_unit_test(test_shared_overlap),
+        cmocka_unit_test(test_overlapped_exchanges),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_casts),
         cmocka_unit_test(test_grouped_price),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
