@@ -108,12 +108,15 @@ static void note_unread(struct dtp_resolution *r, enum dtp_key key, const char *
 static void note_useless(struct dtp_resolution *r)
 {
     const struct dtp_transformer *t = &r->job->transformer;
+    const struct dtp_optimizer_row *optimizer = dtp_optimizer_row(r->job->plan.optimizer);
     static const enum dtp_key of_training[] = {DTP_KEY_deadline, DTP_KEY_budget,  DTP_KEY_gpu_mtbf, DTP_KEY_detection,
                                                DTP_KEY_restart,  DTP_KEY_storage, DTP_KEY_rejoin,   DTP_KEY_repair};
     if (r->job->plan.rope_fp32 && t->position != DTP_POSITION_ROPE)
         note_unread(r, DTP_KEY_rope_fp32, "position rope");
     if (r->job->asked.fused_gate_up && !dtp_activation_is_gated(t->activation))
         note_unread(r, DTP_KEY_fused_gate_up, "gated activations (swiglu, geglu)");
+    if (given(r, DTP_KEY_moment_dtype) && !optimizer->states && optimizer->shape == DTP_STATE_ALIKE)
+        note_unread(r, DTP_KEY_moment_dtype, "optimizers that keep moments");
     for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++)
         if (given(r, of_training[i]) && !given(r, DTP_KEY_tokens))
             note_unread(r, of_training[i], "a whole training, whose length tokens says");

@@ -403,6 +403,17 @@ static void check_switches(struct dtp_resolution *r)
     }
 }
 
+/* Moments in a dtype that was given, where the optimizer has its own, or adapters have theirs. */
+static void check_moments(struct dtp_resolution *r)
+{
+    const struct dtp_plan *plan = &r->job->plan;
+    const struct dtp_optimizer_row *row = dtp_optimizer_row(plan->optimizer);
+    if (!given(r, DTP_KEY_moment_dtype) || r->job->asked.precision.moments == plan->precision.moments)
+        return;
+    refuse(r, DTP_KEY_moment_dtype, "is not chosen with %s, whose moments have a format of their own; leave it out%s",
+           row->bits ? row->word : "adapters (lora)", row->bits ? ", or use optimizer adamw or lion" : "");
+}
+
 /* What follows from words alone. */
 static void choose_words(struct dtp_resolution *r)
 {
@@ -434,6 +445,7 @@ static void resolve_plan(struct dtp_resolution *r)
     if (status != DTP_OK)
         return;
     check_switches(r);
+    check_moments(r);
     if (r->silent)
         return;
     dtp_note_unread(r);

@@ -266,8 +266,9 @@ static void check_master(struct dtp_resolver *r)
                         runtime, dtp_precision_name(p));
     bool aware = r->plan->megatron.precision_aware && p->moments == DTP_BF16;
     if (p->moments != DTP_FP32 && p->moments != DTP_INT8 && !aware)
-        dtp_plan_refuse(r, "moment_dtype",
-                        "runtime %s keeps moments in fp32; in bf16 megatron's precision_aware_optimizer does", runtime);
+        dtp_plan_refuse(r, "moment_dtype", "runtime %s keeps moments in fp32, not in %s; use fp32%s", runtime,
+                        dtp_dtype_text(p->moments),
+                        r->plan->runtime->overlap_grad_reduce ? ", or bf16 with precision_aware_optimizer" : "");
 }
 
 static void check_gpu_dtype(struct dtp_resolver *r)

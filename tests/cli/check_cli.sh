@@ -254,6 +254,10 @@ grep -q '"micro_batch": 3' out || failed "a flag overrides the file, whatever th
     careless --params 7e9 --compile true
     careless sweep --params 7e9 --seq 128,256 --json
     careless simulate --params 7e9 --accumulate 70000
+    careless --params 7e9 --optimizer adam8bit --moment-dtype bf16
+    careless --params 7e9 --lora 8 --moment-dtype fp32
+    careless --params 7e9 --runtime deepspeed --strategy zero2 --moment-dtype bf16
+    careless --params 7e9 --runtime megatron --strategy zero1 --moment-dtype bf16
 } >cli_errors.txt
 compare cli_errors.txt
 run help catalog

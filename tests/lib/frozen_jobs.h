@@ -352,6 +352,8 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].meaningless)
             job->value[rows[i].key][0] = '\0';
+    if (strpbrk(job->value[DTP_KEY_optimizer], "48")) /* adam4bit, adam-fp8: a format of their own */
+        job->value[DTP_KEY_moment_dtype][0] = '\0';
     frozen_keep_adapted(job);
     frozen_keep_newest(job);
 }
