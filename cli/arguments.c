@@ -82,10 +82,37 @@ static enum option find_option(const char *flag)
     return OPTION_COUNT;
 }
 
+/* What writes the same here; NULL where nothing does. */
+static const char *instead_of(enum option option, enum dtp_command command)
+{
+    static const struct {
+        enum dtp_command command;
+        enum option option;
+        const char *words;
+    } rows[] = {
+        {DTP_COMMAND_SWEEP, OPTION_CSV, "whose rows are CSV as they are: leave it out, or write -o FILE.csv"},
+        {DTP_COMMAND_SWEEP, OPTION_JSON, "whose rows are CSV; dtplan plan --json and dtplan search --json print JSON"},
+        {DTP_COMMAND_SIMULATE, OPTION_CSV, "which writes CSV to files: --timeline FILE.csv, --memory FILE.csv"},
+        {DTP_COMMAND_RUN, OPTION_CSV, "which writes CSV to a file: --timeline FILE.csv"},
+        {DTP_COMMAND_VALIDATE, OPTION_CSV, "which writes CSV to a file: -o FILE.csv"},
+        {DTP_COMMAND_PROBE, OPTION_CSV, "which writes CSV to a file: -o MACHINE.csv"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].command == command && rows[i].option == option)
+            return rows[i].words;
+    return NULL;
+}
+
 /* An option of other commands, named. */
 static void fault_other_commands(enum option option, enum dtp_command command, struct dtp_faults *faults)
 {
     char others[256] = "";
+    const char *instead = instead_of(option, command);
+    if (instead) {
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: not a flag of '%s', %s; see dtplan help %s",
+                  options[option].flag, dtp_command_text(command), instead, dtp_command_text(command));
+        return;
+    }
     for (int i = 0; i < DTP_COMMAND_COUNT; i++)
         if (options[option].commands & (1u << i))
             dtp_append_part(others, sizeof others, ", ", "%s", dtp_command_text((enum dtp_command)i));

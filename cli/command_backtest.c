@@ -67,6 +67,8 @@ static enum dtp_status score(const struct dtp_context *context, const struct dtp
     dtp_progress_end(&progress);
     if (status == DTP_OK)
         status = write_report(context, backtest);
+    if (status == DTP_OK && !backtest->scored)
+        status = DTP_NO; /* what was asked for, an error, is of no row */
     dtp_backtest_destroy(backtest);
     return status;
 }

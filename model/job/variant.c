@@ -101,6 +101,11 @@ static void predict_closed_from(const struct dtp_estimate_base *base, const stru
     dtp_estimate_from(base, &job->transformer, &job->cluster, &job->plan, out);
 }
 
+const char *dtp_predictor_flag(const char *name)
+{
+    return strcmp(name, "closed") == 0 ? "bounds" : name;
+}
+
 struct dtp_predictor dtp_predictor_closed(void)
 {
     return (struct dtp_predictor){.name = "closed", .predict = predict_closed, .predict_from = predict_closed_from};

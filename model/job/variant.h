@@ -25,6 +25,8 @@ struct dtp_predictor {
      * in a tenth of the time or less; NULL: this predictor has no such thing. */
     void (*predict_from)(const struct dtp_estimate_base *base, const struct dtp_job *job, struct dtp_prediction *out);
 };
+/* A predictor's name as --fidelity calls it, for pages: files keep the names that programs read. */
+const char *dtp_predictor_flag(const char *name);
 /* Refuses what only a simulation can tell. */
 struct dtp_predictor dtp_predictor_closed(void);
 

@@ -92,7 +92,8 @@ static void print_throughput(const struct dtp_backtest *backtest, const struct d
         {"", "", "", "", "", "", "const.", "MFU", "unseen"},
         {"source", "scored", "median", "mean", "max", "bias", "median", "mean", "median"}};
     struct dtp_grid grid;
-    dtp_page_print(page, DTP_INK_BOLD, "TOKENS PER SECOND, absolute error in %%, fidelity: %s\n", backtest->fidelity);
+    dtp_page_print(page, DTP_INK_BOLD, "TOKENS PER SECOND, absolute error in %%, fidelity: %s\n",
+                   dtp_predictor_flag(backtest->fidelity));
     if (backtest->machine)
         fprintf(page->file, "  %zu of %zu runs by %s, the others by the catalogue\n", backtest->by_machine,
                 backtest->scored, backtest->machine);

@@ -81,7 +81,7 @@ void dtp_whatif_text(const struct dtp_whatif *w, const struct dtp_page *page)
 {
     dtp_report_head(&w->base.job, DTP_HEAD_PLAN, page);
     dtp_page_heading(page, "WHAT IF", "one change at a time: those that fit first, by tokens/s; fidelity: %s",
-                     w->predictor);
+                     dtp_predictor_flag(w->predictor));
     print_base(w, page);
     for (size_t i = 0; i < w->count; i++)
         print_row(w, &w->rows[i], page);

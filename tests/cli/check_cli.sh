@@ -124,6 +124,11 @@ fi
 expect 0 --params 7e9 --gpus 8 --max-micro-batch --json
 grep -q '"fidelity": "closed"' out || failed "plan --max-micro-batch: not by the closed form"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv"
+grep -q '^TOKENS PER SECOND.*fidelity: bounds$' out || failed "backtest: not by the word of --fidelity: $(head -n 1 out)"
+sed '2,$s/,h100-sxm,/,h1000,/' "$source/tests/data/runs.csv" >unknown.csv
+expect 0 backtest unknown.csv --only b-
+expect 1 backtest unknown.csv --only a- --json
+grep -q '"scored": 0,' out || failed "backtest: a row on an unknown GPU was scored"
 expect 0 backtest "$source/scenarios/h200_torch_runs.csv" --fidelity simulated --json
 grep -q '"fidelity": "simulated"' out || failed "backtest --fidelity simulated --json: does not say so"
 expect 0 backtest --leave-one-out "$source/scenarios/published_runs.csv" "$source/scenarios/h200_torch_runs.csv"
@@ -253,6 +258,9 @@ grep -q '"micro_batch": 3' out || failed "a flag overrides the file, whatever th
     careless simulate --params 7e9 --steps 3
     careless --params 7e9 --compile true
     careless sweep --params 7e9 --seq 128,256 --json
+    for command in sweep simulate run validate probe; do
+        careless "$command" --params 7e9 --csv
+    done
     careless simulate --params 7e9 --accumulate 70000
     careless --params 7e9 --optimizer adam8bit --moment-dtype bf16
     careless --params 7e9 --lora 8 --moment-dtype fp32
