@@ -200,14 +200,14 @@ static enum dtp_status finish(const struct sweep *sweep, uint64_t before)
     uint64_t made = sweep->rows - before;
     char rows[32];
     if (path && made == 0)
-        fprintf(context->page.file, "%s was complete: %s rows\n", path,
-                dtp_page_grouped(sweep->rows, rows, sizeof rows));
+        fprintf(context->page.file, "%s was complete: %s row%s\n", path,
+                dtp_page_grouped(sweep->rows, rows, sizeof rows), dtp_plural(sweep->rows));
     else if (path)
         fprintf(context->page.file,
-                "%s: %s rows%s; of those computed now %" PRIu64 " fit, %" PRIu64 " are tight, %" PRIu64
-                " run out of memory, %" PRIu64 " are refused\n",
-                path, dtp_page_grouped(sweep->rows, rows, sizeof rows), before ? " (resumed)" : "", sweep->counts[0],
-                sweep->counts[1], sweep->counts[2], sweep->counts[3]);
+                "%s: %s row%s%s; of those computed now: fits %" PRIu64 ", tight %" PRIu64 ", out of memory %" PRIu64
+                ", refused %" PRIu64 "\n",
+                path, dtp_page_grouped(sweep->rows, rows, sizeof rows), dtp_plural(sweep->rows),
+                before ? " (resumed)" : "", sweep->counts[0], sweep->counts[1], sweep->counts[2], sweep->counts[3]);
     return made > 0 && sweep->counts[3] == made && before == 0 ? DTP_NO : DTP_OK;
 }
 

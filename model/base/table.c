@@ -5,6 +5,7 @@
  * still be checked. Time is linear in the input: every byte is seen a fixed number of times. */
 #include "base/table.h"
 
+#include "base/append.h"
 #include "base/input_file.h"
 
 #include <csv.h>
@@ -168,7 +169,7 @@ static void take_row(int terminator, void *data)
         table->lines[table->row_count++] = (uint32_t)reader->row_line;
     else {
         refuse(reader, reader->row_line, "the row has %zu field%s, the header %zu column%s", reader->field_count,
-               reader->field_count == 1 ? "" : "s", table->column_count, table->column_count == 1 ? "" : "s");
+               dtp_plural(reader->field_count), table->column_count, dtp_plural(table->column_count));
         begin_row(reader);
         return;
     }

@@ -165,7 +165,7 @@ static char *script_of(const struct dtp_launcher *launcher, const struct dtp_job
             "#!/usr/bin/env bash\n# Starts the plan on %" PRIu32 " GPUs: %" PRIu32 " of each of %" PRIu32 " node%s.\n"
             "set -euo pipefail\nhere=$(cd -- \"$(dirname -- \"${BASH_SOURCE[0]}\")\" && pwd)\nexport MASTER_ADDR="
             "${MASTER_ADDR:-localhost} MASTER_PORT=${MASTER_PORT:-29500} here\n",
-            job->cluster.gpus, each, nodes, nodes == 1 ? "" : "s");
+            job->cluster.gpus, each, nodes, dtp_plural(nodes));
     if (launcher->names[0]) /* by a name without a folder */
         fputs("[[ -z ${TRAIN:-} ]] || TRAIN=$(realpath -- \"$TRAIN\")\nexport TRAIN\ncd -- \"$here\"\n", out);
     write_settings(launcher, job, out);

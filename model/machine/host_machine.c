@@ -1,5 +1,6 @@
 #include "machine/host_machine.h"
 
+#include "base/append.h"
 #include "base/number.h"
 
 #include <inttypes.h>
@@ -66,7 +67,7 @@ static void describe(const char *processor, uint32_t cores, uint64_t bytes, stru
                                     .host_memory_bytes = bytes,
                                     .host_memory_bytes_per_s = NOMINAL,
                                     .host_cores = cores};
-    snprintf(machine->name, sizeof machine->name, "%.44s, %" PRIu32 " core%s", processor, cores, cores == 1 ? "" : "s");
+    snprintf(machine->name, sizeof machine->name, "%.44s, %" PRIu32 " core%s", processor, cores, dtp_plural(cores));
 }
 
 void dtp_host_describe(struct dtp_gpu *gpu, struct dtp_machine *machine)

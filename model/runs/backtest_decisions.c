@@ -1,6 +1,8 @@
 /* Whether predictions choose well: sweeps of a run table, what would have been chosen in each, what it delivered. */
 #include "runs/backtest_statistics.h"
 
+#include "base/append.h"
+
 #include <gsl/gsl_sort.h>
 #include <gsl/gsl_statistics_double.h>
 #include <inttypes.h>
@@ -23,8 +25,8 @@ struct judge {
 
 void dtp_backtest_name_sweep(const struct dtp_backtest_decision *sweep, char *out, size_t bytes)
 {
-    snprintf(out, bytes, "%.100s %" PRIu64 " node%s %s s%" PRIu64, sweep->model, sweep->nodes,
-             sweep->nodes == 1 ? "" : "s", sweep->gpu_key, sweep->sequence);
+    snprintf(out, bytes, "%.100s %" PRIu64 " node%s %s s%" PRIu64, sweep->model, sweep->nodes, dtp_plural(sweep->nodes),
+             sweep->gpu_key, sweep->sequence);
 }
 
 /* Only a run whose speed is known, or is none, can be chosen well or badly. */

@@ -1,6 +1,8 @@
 /* Which combinations a schedule knows. Each rule says what is nearest of what it would take. */
 #include "schedule/schedule.h"
 
+#include "base/append.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -58,7 +60,7 @@ static enum dtp_status check_chunks(struct dtp_schedule_shape *s, struct dtp_fau
     }
     if (s->chunks && s->chunks != row->chunks) {
         snprintf(text, sizeof text, "%s has %" PRIu32 " chunk%s a rank, not %" PRIu32 "; interleaved takes any number",
-                 row->word, row->chunks, row->chunks == 1 ? "" : "s", s->chunks);
+                 row->word, row->chunks, dtp_plural(row->chunks), s->chunks);
         status = refuse(faults, "virtual_stages", text);
     }
     if (s->group) {

@@ -1,6 +1,7 @@
 /* The page on one job: decision and breakdowns. */
 #include "html/html.h"
 #include "html/html_report.h"
+#include "base/append.h"
 #include "base/number.h"
 #include "html/svg_step.h"
 #include "record/report.h"
@@ -166,7 +167,7 @@ static void time_risks(const struct dtp_report *r, FILE *file)
               file);
     if (r->scaling.efficiency < 0.8)
         fprintf(file, "<li>Scaling: each GPU does %.0f %% of what it does in a job of %u GPU%s.</li>\n",
-                100 * r->scaling.efficiency, r->scaling.reference_gpus, r->scaling.reference_gpus == 1 ? "" : "s");
+                100 * r->scaling.efficiency, r->scaling.reference_gpus, dtp_plural(r->scaling.reference_gpus));
     if (r->money.known && !r->money.given)
         fprintf(file, "<li>Price: offers of %s go from $%.2f to $%.2f a GPU-hour.</li>\n", r->money.date,
                 r->money.gpu_hour_usd[DTP_PRICE_LOW], r->money.gpu_hour_usd[DTP_PRICE_HIGH]);

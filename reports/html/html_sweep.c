@@ -2,6 +2,7 @@
 #include "html/html.h"
 #include "html/html_report.h"
 
+#include "base/append.h"
 #include "chart/chart_source.h"
 #include "page/shell_word.h"
 
@@ -90,10 +91,9 @@ static void decision(const struct sweep *s, FILE *file)
                                         ">Device, GiB"};
     bool runs = s->verdicts[DTP_VERDICT_FITS] + s->verdicts[DTP_VERDICT_TIGHT] > 0;
     dtp_html_section(file, "decision", "Decision");
-    fprintf(file,
-            "<p class=\"verdict %s\">%zu plan%s fit, %zu are tight, %zu run out of memory, %zu were refused.</p>\n",
-            runs ? "fits" : "oom", s->verdicts[0], s->verdicts[0] == 1 ? "" : "s", s->verdicts[1], s->verdicts[2],
-            s->refused);
+    fprintf(
+        file, "<p class=\"verdict %s\">%zu plan%s fit, %zu are tight, %zu run out of memory, %zu were refused.</p>\n",
+        runs ? "fits" : "oom", s->verdicts[0], dtp_plural(s->verdicts[0]), s->verdicts[1], s->verdicts[2], s->refused);
     for (size_t i = 0; i < s->source.row_count; i++) /* of dtplan search */
         if (strcmp(dtp_table_text(s->table, s->source.rows[i], dtp_table_column(s->table, "recommended")), "1") == 0)
             dtp_html_format(file, "<p>Recommended within the limits of the search:</p>\n<pre>%s</pre>\n",
@@ -268,7 +268,8 @@ enum dtp_status dtp_html_sweep(const struct dtp_table *table, const char *versio
         s.verdicts[verdict_of(&s, s.source.rows[i])]++;
     s.refused = dtp_table_row_count(table) - s.source.row_count;
     dtp_chart_source_shared(&s.source, shared, sizeof shared);
-    snprintf(title, sizeof title, "%zu plans%s%s", s.source.row_count, shared[0] ? ": " : "", shared);
+    snprintf(title, sizeof title, "%zu plan%s%s%s", s.source.row_count, dtp_plural(s.source.row_count),
+             shared[0] ? ": " : "", shared);
     dtp_html_begin(file, title);
     dtp_html_format(file, "<header><h1>%s</h1></header>\n", title);
     decision(&s, file);

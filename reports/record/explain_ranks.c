@@ -2,6 +2,7 @@
  * memory by the rank that takes most of it, time by the one that computes longest. */
 #include "record/explain.h"
 
+#include "base/append.h"
 #include "closed/memory_parts.h"
 #include "closed/sharding.h"
 #include "job/estimate.h"
@@ -36,8 +37,9 @@ static void rank_words(const struct ranked *r, uint32_t rank, const char *why, c
     if (!r->stages->rank_count)
         snprintf(out, bytes, "every rank");
     else
-        snprintf(out, bytes, "rank %u of %u, %s: %s%u layers%s", rank, r->stages->rank_count, why,
-                 p->embedding ? "embedding and " : "", p->layers, p->head ? " and the head" : "");
+        snprintf(out, bytes, "rank %u of %u, %s: %s%u layer%s%s", rank, r->stages->rank_count, why,
+                 p->embedding ? "embedding and " : "", p->layers, dtp_plural(p->layers),
+                 p->head ? " and the head" : "");
 }
 
 /* ---- what a rank holds ------------------------------------------------------------------------------------------- */
@@ -109,9 +111,9 @@ static void explain_ranks(const struct ranked *r)
         const uint64_t *peak = rank->memory.phase_bytes[rank->memory.peak_phase];
         char name[64], words[112];
         snprintf(name, sizeof name, "rank %u%s", i, i == r->worst ? ", the worst" : "");
-        snprintf(words, sizeof words, "%u layers%s%s, %u forwards in flight, at its peak in: %s", rank->layers,
-                 rank->embedding ? ", embedding" : "", rank->head ? ", head" : "", rank->in_flight,
-                 dtp_phase_words(rank->memory.peak_phase));
+        snprintf(words, sizeof words, "%u layer%s%s%s, %u forward%s in flight, at its peak in: %s", rank->layers,
+                 dtp_plural(rank->layers), rank->embedding ? ", embedding" : "", rank->head ? ", head" : "",
+                 rank->in_flight, dtp_plural(rank->in_flight), dtp_phase_words(rank->memory.peak_phase));
         dtp_explain_term(r->e, name, words, (double)rank->memory.device_peak_bytes, "; activations %.4g GiB",
                          (double)peak[DTP_OWNER_ACTIVATIONS] / 0x1p30);
     }

@@ -247,7 +247,8 @@ static void print_refusals(const struct dtp_backtest *backtest, const struct dtp
     if (!backtest->refused)
         return;
     size_t complete = backtest->row_count - backtest->unstated;
-    dtp_page_heading(page, "REFUSED:", "%zu of %zu rows, by first reason", backtest->refused, backtest->row_count);
+    dtp_page_heading(page, "REFUSED:", "%zu of %zu row%s, by first reason", backtest->refused, backtest->row_count,
+                     dtp_plural(backtest->row_count));
     for (size_t i = 0; i < backtest->refusal_count; i++) {
         const struct dtp_backtest_refusal *refusal = &backtest->refusals[i];
         fprintf(page->file, "  %5zu  ", refusal->rows);
@@ -255,7 +256,7 @@ static void print_refusals(const struct dtp_backtest *backtest, const struct dtp
         dtp_page_say(page, 11, 11, "%s", refusal->ids);
     }
     dtp_page_say(page, 2, 2,
-                 "%zu rows do not state all that a job needs; of the %zu complete ones %zu are scored: %.1f %%",
+                 "rows that do not state all that a job needs: %zu; of %zu complete ones %zu are scored, %.1f %%",
                  backtest->unstated, complete, backtest->scored,
                  complete ? 100 * (double)backtest->scored / (double)complete : 0);
 }

@@ -1,6 +1,7 @@
 /* What became of an elastic run's time: goodput as it was beside what was to be expected. */
 #include "record/run_report.h"
 
+#include "base/append.h"
 #include "page/grid.h"
 
 #include <inttypes.h>
@@ -76,10 +77,10 @@ void dtp_elastic_text(const struct dtp_elastic_outcome *e, const struct dtp_page
     if (!e->known)
         return;
     dtp_page_heading(page, "ELASTIC", "%" PRIu32 " generation%s of ranks, the last of %" PRIu32, e->generations,
-                     e->generations == 1 ? "" : "s", e->ranks);
+                     dtp_plural(e->generations), e->ranks);
     fprintf(page->file,
             "  lost ranks %" PRIu32 " time%s; %" PRIu64 " step%s done again in %.1f s, %.1f s until steps again\n",
-            e->failures, e->failures == 1 ? "" : "s", e->again, e->again == 1 ? "" : "s", e->again_s, e->down_s);
+            e->failures, dtp_plural(e->failures), e->again, dtp_plural(e->again), e->again_s, e->down_s);
     fprintf(page->file, "  %" PRIu64 " snapshots, for which training stood %.2f %% of its time\n", e->snapshots,
             e->wall_s > 0 ? 100 * e->stall_s / e->wall_s : 0);
     fprintf(page->file, "  goodput predicted %.1f %%, measured %.1f %%\n", 100 * dtp_elastic_expected(e),

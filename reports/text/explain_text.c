@@ -137,14 +137,15 @@ static void print_symbols(const struct dtp_job *job, const struct dtp_page *page
     struct dtp_units units;
     dtp_units_count(m, &job->cluster, p, &units);
     dtp_page_heading(page, "SYMBOLS", "");
-    dtp_page_say(page, 2, 2,
-                 "psi = %llu parameters, P = %llu of a layer; N = %llu GPUs share one copy, R = %llu copies; K = %u "
-                 "micro-steps of T = %llu tokens on a GPU, s = %llu tokens of a sequence; L = %llu layers, h = %llu "
-                 "hidden, f = %llu ffn, V = %llu vocabulary",
-                 (unsigned long long)units.total, (unsigned long long)units.layer, (unsigned long long)units.ranks,
-                 (unsigned long long)units.replicas, p->accumulate, (unsigned long long)dtp_plan_tokens(p),
-                 (unsigned long long)p->sequence, (unsigned long long)m->layers, (unsigned long long)m->hidden,
-                 (unsigned long long)m->ffn, (unsigned long long)m->vocab);
+    dtp_page_say(
+        page, 2, 2,
+        "psi = %llu parameters, P = %llu of a layer; N: GPUs that share one copy, %llu; R: copies, %llu; K: "
+        "micro-steps, %u; T = %llu tokens of one on a GPU, s = %llu tokens of a sequence; L: layers, %llu; h = %llu "
+        "hidden, f = %llu ffn, V = %llu vocabulary",
+        (unsigned long long)units.total, (unsigned long long)units.layer, (unsigned long long)units.ranks,
+        (unsigned long long)units.replicas, p->accumulate, (unsigned long long)dtp_plan_tokens(p),
+        (unsigned long long)p->sequence, (unsigned long long)m->layers, (unsigned long long)m->hidden,
+        (unsigned long long)m->ffn, (unsigned long long)m->vocab);
 }
 
 void dtp_explain_text(const struct dtp_report *report, const struct dtp_explanation *explanation,

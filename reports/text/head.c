@@ -5,6 +5,7 @@
 #include "machine/measured.h"
 #include "plan/rules.h"
 
+#include "base/append.h"
 #include "base/number.h"
 
 #include <string.h>
@@ -62,12 +63,12 @@ static void describe_experts(const struct dtp_transformer *m, char *out, size_t 
     if (m->shared_expert_ffn)
         snprintf(shared, sizeof shared, " and one of %llu for all", (unsigned long long)m->shared_expert_ffn);
     if (experts < m->layers)
-        snprintf(layers, sizeof layers, " in %llu layers", (unsigned long long)experts);
+        snprintf(layers, sizeof layers, " in %llu layer%s", (unsigned long long)experts, dtp_plural(experts));
     if (!m->experts)
         snprintf(out, bytes, "%s", latents);
     else
-        snprintf(out, bytes, "%s, %llu experts of %llu%s, %llu a token%s: %s parameters active", latents,
-                 (unsigned long long)m->experts, (unsigned long long)m->expert_ffn, shared,
+        snprintf(out, bytes, "%s, %llu expert%s of %llu%s, %llu a token%s: %s parameters active", latents,
+                 (unsigned long long)m->experts, dtp_plural(m->experts), (unsigned long long)m->expert_ffn, shared,
                  (unsigned long long)m->experts_per_token, layers,
                  dtp_page_grouped(count.active, active, sizeof active));
 }
@@ -114,19 +115,19 @@ static void print_model(const struct dtp_job *job, const struct dtp_page *page)
     describe_details(m, details, sizeof details);
     if (m->mtp_layers)
         snprintf(ahead, sizeof ahead, "; %llu layer%s more to predict a token further ahead",
-                 (unsigned long long)m->mtp_layers, m->mtp_layers == 1 ? "" : "s");
+                 (unsigned long long)m->mtp_layers, dtp_plural(m->mtp_layers));
     if (m->kv_heads != m->heads)
         snprintf(kv, sizeof kv, " (%llu for k, v)", (unsigned long long)m->kv_heads);
     print_label(page, "model");
-    snprintf(line, sizeof line,
-             "%s: %s parameters; %llu layer%s, hidden %llu, %llu heads of %llu%s, ffn %llu, vocab %llu; %s, %s, %s, %s "
-             "head%s%s",
-             m->name[0] ? m->name : "custom", dtp_page_grouped(dtp_transformer_count(m).total, count, sizeof count),
-             (unsigned long long)m->layers, m->layers == 1 ? "" : "s", (unsigned long long)m->hidden,
-             (unsigned long long)m->heads, (unsigned long long)m->head_dim, kv, (unsigned long long)m->ffn,
-             (unsigned long long)m->vocab, m->norm == DTP_RMS_NORM ? "RMSNorm" : "LayerNorm",
-             activation_words(m->activation), position_words(m->position), m->tied_head ? "tied" : "untied", details,
-             ahead);
+    snprintf(
+        line, sizeof line,
+        "%s: %s parameters; %llu layer%s, hidden %llu, %llu head%s of %llu%s, ffn %llu, vocab %llu; %s, %s, %s, %s "
+        "head%s%s",
+        m->name[0] ? m->name : "custom", dtp_page_grouped(dtp_transformer_count(m).total, count, sizeof count),
+        (unsigned long long)m->layers, dtp_plural(m->layers), (unsigned long long)m->hidden,
+        (unsigned long long)m->heads, dtp_plural(m->heads), (unsigned long long)m->head_dim, kv,
+        (unsigned long long)m->ffn, (unsigned long long)m->vocab, m->norm == DTP_RMS_NORM ? "RMSNorm" : "LayerNorm",
+        activation_words(m->activation), position_words(m->position), m->tied_head ? "tied" : "untied", details, ahead);
     dtp_page_wrap(page, 9, 9, line);
     print_note(page, job->shape_note);
     print_note(page, job->model_note);
@@ -279,7 +280,7 @@ static void print_plan(const struct dtp_job *job, enum dtp_head head, const stru
              "%s accumulate %u %s %u %s%s = %s tokens a step",
              strategy, dtp_precision_name(&p->precision), attention, dtp_loss_text(p->loss),
              dtp_optimizer_text(p->optimizer), checkpointing, dtp_offload_text(p->offload), executor, p->micro_batch,
-             times, (unsigned long long)p->sequence, times, p->accumulate, times, ranks, what, ranks == 1 ? "" : "s",
+             times, (unsigned long long)p->sequence, times, p->accumulate, times, ranks, what, dtp_plural(ranks),
              dtp_page_grouped(step_tokens, tokens, sizeof tokens));
     print_label(page, "plan");
     dtp_page_wrap(page, 9, 9, line);

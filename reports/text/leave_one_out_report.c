@@ -124,7 +124,7 @@ static void print_constants(const struct dtp_page *page, const struct dtp_left_o
         dtp_grid_cell(&grid, "%.4g", row->value);
         dtp_grid_cell(&grid, "%.4g", g->value);
         if (g->how == DTP_WITHOUT_FITTED)
-            dtp_grid_cell(&grid, "fitted to %zu run%s", g->runs, g->runs == 1 ? "" : "s");
+            dtp_grid_cell(&grid, "fitted to %zu run%s", g->runs, dtp_plural(g->runs));
         else
             dtp_grid_cell(&grid, "%s", dtp_without_text(g->how));
     }

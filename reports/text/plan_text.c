@@ -184,9 +184,9 @@ static void print_communication(const struct dtp_report *report, const struct dt
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         if (c->count[i] == 0)
             continue;
-        snprintf(words, sizeof words, "%s operations, %.*f %s alone",
-                 dtp_page_grouped(c->count[i], number, sizeof number), time_unit.divisor < 1 ? 1 : 3,
-                 t->collective_s[i] / time_unit.divisor, time_unit.name);
+        snprintf(words, sizeof words, "%s operation%s, %.*f %s alone",
+                 dtp_page_grouped(c->count[i], number, sizeof number), dtp_plural(c->count[i]),
+                 time_unit.divisor < 1 ? 1 : 3, t->collective_s[i] / time_unit.divisor, time_unit.name);
         print_sent(page, collective_words[i], c->bytes[i], unit, words);
     }
     if (c->total_bytes > 0)
@@ -353,7 +353,7 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
     if (s->reference_gpus == report->job.cluster.gpus)
         fputs("itself: it fits on no smaller number of GPUs\n", page->file);
     else
-        fprintf(page->file, "%u GPU%s%s\n", s->reference_gpus, s->reference_gpus == 1 ? "" : "s",
+        fprintf(page->file, "%u GPU%s%s\n", s->reference_gpus, dtp_plural(s->reference_gpus),
                 !s->reference_fits       ? " of unlimited memory"
                 : s->reference_gpus == 1 ? ""
                                          : ", the fewest that fit");

@@ -87,5 +87,5 @@ void dtp_whatif_text(const struct dtp_whatif *w, const struct dtp_page *page)
         print_row(w, &w->rows[i], page);
     print_unanswered(w, page);
     if (w->refused_count)
-        fprintf(page->file, "\n  %zu changes are refused: --json and --csv say why\n", w->refused_count);
+        fprintf(page->file, "\n  refused changes: %zu; --json and --csv say why\n", w->refused_count);
 }

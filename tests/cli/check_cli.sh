@@ -272,6 +272,14 @@ run help catalog
 cp out cli_help_catalog.txt
 compare cli_help_catalog.txt
 
+# One of a thing is no plural.
+for command in plan explain; do
+    expect 0 "$command" --layers 2 --hidden 64 --heads 1 --vocab 100 --experts 4 --experts-per-token 1 --expert-ffn 64 \
+        --dense-layers 1 --gpus 2 --gpus-per-node 1 --pp 2 --runtime megatron --strategy ddp
+    ! tr -s ' \n' ' ' <out | grep -oE '.{20} 1 (heads|layers|experts|GPUs|nodes|operations|forwards|copies) ' ||
+        failed "$command: one of many"
+done
+
 # What is not set is not said; one value is asked for where sweep takes several.
 expect 0 "${seven[@]}" --final-softcap 30
 tr -s ' \n' ' ' <out | grep -q 'soft cap 30 of logits' || failed "a soft cap of logits alone: $(head -n 4 out)"
