@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SHAPE_TOLERANCE 0.02 /* of --params beside a shape: what "7B" may mean */
 
@@ -42,9 +43,11 @@ static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *ou
         *out = config->transformer;
         if (config->unused[0])
             dtp_note_model(r, "not used of the file: %s", config->unused);
-        /* "meta-llama/Llama-3.1-8B", as a model is called on its hub: the preset of that name, or the nearest. */
-        const char *last = strrchr(model, '/'), *end = strrchr(model, '.');
-        if (status == DTP_OK || !last || !last[1] || (end && !strcmp(end, ".json")))
+        /* "meta-llama/Llama-3.1-8B", as a model is called on its hub: the preset of that name, or the nearest. What is
+         * a file, or a path from here or from the root, is none. */
+        const char *last = strchr(model, '/'), *end = strrchr(model, '.');
+        if (status == DTP_OK || !last || !last[1] || strchr(last + 1, '/') || *model == '.' || last == model ||
+            (end && !strcmp(end, ".json")) || access(model, F_OK) == 0)
             return status == DTP_OK;
         if (dtp_catalog_model(r->catalog, last + 1, where_of(r, DTP_KEY_model), line_of(r, DTP_KEY_model), r->faults))
             refuse(r, DTP_KEY_model, "'%s' without a folder is a preset; leave the folder out", last + 1);

@@ -305,6 +305,12 @@ expect 2 --model meta-llama/Llama-3.1-8B
 says "'Llama-3.1-8B' without a folder is a preset"
 expect 2 --model meta-llama/Llama-2-7b-hf
 says "did you mean 'llama-2-7b'"
+# A file, or a path to none, is no name of a hub: one fault.
+echo '{"a":' >llama-2-7b
+for file in ./llama-2-7b ./llama-3-8b "$PWD/llama-2-7b" folder/of/llama-2-7b; do
+    expect 2 --model "$file"
+    [[ $(wc -l <err) == 1 ]] || failed "--model $file: $(cat err)"
+done
 # Advice beside a simulated plan is by formulas, and says so.
 expect 0 --params 1e9 --gpus 8 --gpu h100 --strategy full_shard
 grep -q '^  by formulas, .*dtplan whatif simulates' out || failed "advice without its method: $(tail -n 4 out)"
