@@ -318,9 +318,10 @@ static void print_examples(const struct dtp_page *page, const struct dtp_command
 {
     dtp_page_heading(page, "EXAMPLES", "");
     for (size_t i = 0; i < sizeof help->examples / sizeof *help->examples && help->examples[i][0]; i++) {
+        dtp_page_ink(page, DTP_INK_DIM);
+        dtp_page_wrap_comment(page, 2, help->examples[i][1]);
+        dtp_page_ink(page, DTP_INK_PLAIN);
         fputs("  ", page->file);
-        dtp_page_print(page, DTP_INK_DIM, "# %s", help->examples[i][1]);
-        fputs("\n  ", page->file);
         dtp_page_wrap_command(page, 2, 6, help->examples[i][0]);
     }
 }

@@ -2,7 +2,10 @@
 #include "cli/command.h"
 #include "cli/help.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#define MAN_COLUMNS 72 /* of a screen of 80, indented by man */
 
 /* Text as roff takes it: no hyphen becomes a dash that cannot be copied, no line begins a request. */
 static void put(FILE *file, const char *text)
@@ -60,6 +63,28 @@ static void put_options(enum dtp_command command, FILE *file)
             file);
 }
 
+/* As --help has them, for a screen of 80 columns: a reader copies comments and commands alike. */
+static void put_examples(const struct dtp_command_help *help, FILE *file)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    struct dtp_page page = {.file = open_memstream(&text, &bytes), .columns = MAN_COLUMNS};
+    for (size_t i = 0; page.file && i < DTP_HELP_EXAMPLES && help->examples[i][0]; i++) {
+        dtp_page_wrap_comment(&page, 0, help->examples[i][1]);
+        dtp_page_wrap_command(&page, 0, 4, help->examples[i][0]);
+    }
+    if (!page.file || fclose(page.file) != 0)
+        return;
+    fputs(".SH EXAMPLES\n.nf\n", file);
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
+        *end = '\0';
+        put(file, line);
+        fputc('\n', file);
+    }
+    fputs(".fi\n", file);
+    free(text);
+}
+
 void dtp_man_command(enum dtp_command command, FILE *file)
 {
     const struct dtp_command_help *help = dtp_help_of(command);
@@ -81,13 +106,6 @@ void dtp_man_command(enum dtp_command command, FILE *file)
         put(file, dtp_exit_status_words(i));
         fputs(".\n", file);
     }
-    fputs(".SH EXAMPLES\n", file);
-    for (size_t i = 0; i < DTP_HELP_EXAMPLES && help->examples[i][0]; i++) {
-        fputs(".TP\n", file);
-        put(file, help->examples[i][1]);
-        fputs(":\n.nf\n\\fB", file);
-        put(file, help->examples[i][0]);
-        fputs("\\fR\n.fi\n", file);
-    }
+    put_examples(help, file);
     fputs(".SH SEE ALSO\n.BR dtplan (1),\n.BR dtplan\\-tutorial (7)\n", file);
 }

@@ -121,8 +121,9 @@ static size_t word_bytes(const char *text, bool command)
     return bytes;
 }
 
-/* `break_with` stands at the end of lines that go on. */
-static void wrap(const struct dtp_page *page, int at, int indent, const char *text, const char *break_with)
+/* `break_with` stands at the end of lines that go on, `go_on_with` before what goes on. */
+static void wrap(const struct dtp_page *page, int at, int indent, const char *text, const char *break_with,
+                 const char *go_on_with)
 {
     bool line_start = true, command = *break_with != '\0';
     int columns = dtp_page_prose_columns(page) - (int)strlen(break_with);
@@ -130,8 +131,8 @@ static void wrap(const struct dtp_page *page, int at, int indent, const char *te
         size_t bytes = word_bytes(text, command);
         int width = word_width(text, bytes);
         if (!line_start && at + 1 + width > columns) {
-            fprintf(page->file, "%s\n%*s", break_with, indent, "");
-            at = indent;
+            fprintf(page->file, "%s\n%*s%s", break_with, indent, "", go_on_with);
+            at = indent + (int)strlen(go_on_with);
             line_start = true;
         }
         if (!line_start) {
@@ -149,7 +150,7 @@ static void wrap(const struct dtp_page *page, int at, int indent, const char *te
 
 void dtp_page_wrap(const struct dtp_page *page, int at, int indent, const char *text)
 {
-    wrap(page, at, indent, text, "");
+    wrap(page, at, indent, text, "", "");
 }
 
 void dtp_page_say(const struct dtp_page *page, int at, int indent, const char *format, ...)
@@ -161,13 +162,19 @@ void dtp_page_say(const struct dtp_page *page, int at, int indent, const char *f
         text = NULL;
     va_end(arguments);
     fprintf(page->file, "%*s", at, "");
-    wrap(page, at, indent, text ? text : "out of memory", "");
+    wrap(page, at, indent, text ? text : "out of memory", "", "");
     free(text);
 }
 
 void dtp_page_wrap_command(const struct dtp_page *page, int at, int indent, const char *command)
 {
-    wrap(page, at, indent, command, " \\");
+    wrap(page, at, indent, command, " \\", "");
+}
+
+void dtp_page_wrap_comment(const struct dtp_page *page, int at, const char *text)
+{
+    fprintf(page->file, "%*s# ", at, "");
+    wrap(page, at + 2, at, text, "", "# ");
 }
 
 /* ---- what is too wide all the same ------------------------------------------------------------------------------ */

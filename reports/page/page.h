@@ -54,6 +54,8 @@ void dtp_page_say(const struct dtp_page *page, int at, int indent, const char *f
     __attribute__((format(printf, 4, 5)));
 /* The same of a command for a shell: broken only outside quotes, with a backslash, so that it can be copied whole. */
 void dtp_page_wrap_command(const struct dtp_page *page, int at, int indent, const char *command);
+/* The same of a comment above it, from the start of a line: each of its lines is one to a shell. */
+void dtp_page_wrap_comment(const struct dtp_page *page, int at, const char *text);
 /* Characters of a UTF-8 text. */
 int dtp_page_width(const char *text);
 /* "x" or "×" between factors. */

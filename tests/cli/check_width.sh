@@ -119,6 +119,26 @@ grep -q '\\$' typed || failed "the command fits into one line of 60 columns: $(c
 eval "$(cat typed)" >planned 2>err </dev/null || failed "the command of a search is refused: $(cat err)"
 [[ -s planned ]] || failed "the command of a search plans nothing"
 
+# Examples of help and man pages, pasted whole, are comments and commands of dtplan, as many at any width.
+pasted() {
+    printf 'dtplan() { echo "$# words: $*"; }\n' | cat - "$1" | bash -e 2>&1
+}
+for command in plan explain simulate whatif sweep search backtest chart report launch run validate compare probe catalog \
+    doctor schedule; do
+    for width in 40 80 300; do
+        COLUMNS=$width "$program" help "$command" | sed -n '/^EXAMPLES/,/^$/p' | sed 1d >typed
+        pasted typed >"pasted.$width"
+    done
+    "$program" __man "$command" | sed -n '/^\.nf/,/^\.fi/p' | sed '/^\./d; s/\\-/-/g; s/\\e/\\/g' >typed
+    pasted typed >pasted.man
+    [[ $(wc -L <typed) -le 73 ]] || failed "man page of $command: an example of $(wc -L <typed) columns"
+    grep -q . pasted.300 || failed "help $command: no example"
+    for other in 40 80 man; do
+        cmp -s pasted.300 "pasted.$other" || failed "examples of $command at $other: $(diff pasted.300 "pasted.$other")"
+    done
+    ! grep -v '^[0-9]* words: ' pasted.300 || failed "help $command: an example is no command of dtplan"
+done
+
 # Each owner and each kind of operation has a letter of its own, and the longest operation of a cell shows.
 COLUMNS=100 "$program" chart strategies strategies.csv >out
 for words in 'P = parameters' 'O = optimizer state' 'A = activations'; do
