@@ -22,8 +22,9 @@ uint64_t dtp_optimizer_factor_elements(uint64_t rows, uint64_t columns)
 struct walk {
     const struct dtp_plan *plan;
     enum dtp_optimizer_shape shape;
-    bool projects; /* of PROJECTED: the second group of parameters is walked */
-    uint64_t state, matrices, most, products_bytes, narrowest;
+    bool projects;                       /* of PROJECTED: the second group of parameters is walked */
+    uint64_t state[DTP_OPTIMIZER_PARTS]; /* by part (dtp_optimizer_parts) */
+    uint64_t matrices, most, products_bytes, narrowest;
     uint64_t kernels;          /* of a loop over tensors */
     uint64_t quotient, update; /* temporaries of the tensor before, or its estimate (Adafactor) */
 };
@@ -51,23 +52,40 @@ static void pass(struct walk *walk, uint64_t elements)
     walk->quotient = walk->update = elements;
 }
 
-/* Elements of a matrix's state. Experts' are one tensor [groups, out, in], of which torch keeps sums over the last two
- * axes (Adafactor's row_shape, col_shape). */
-static uint64_t matrix_state(const struct walk *walk, uint64_t groups, uint64_t out, uint64_t in)
+/* State of a matrix. Experts' are one tensor [groups, out, in], of which torch keeps sums over the last two axes
+ * (Adafactor's row_shape, col_shape). */
+static void keep_matrix(struct walk *walk, uint64_t groups, uint64_t out, uint64_t in)
 {
     uint64_t elements = groups * out * in;
     switch (walk->shape) {
-    case DTP_STATE_FACTORS: return dtp_optimizer_factor_elements(groups * out, groups * in);
-    case DTP_STATE_ROWS: return elements + groups * out;
-    default: return 2 * elements;
+    case DTP_STATE_FACTORS: walk->state[0] += dtp_optimizer_factor_elements(groups * out, groups * in); break;
+    case DTP_STATE_ROWS: walk->state[0] += elements, walk->state[1] += groups * out; break;
+    default: walk->state[2] += 2 * elements; break;
     }
+}
+
+static void keep_vectors(struct walk *walk, uint64_t elements)
+{
+    switch (walk->shape) {
+    case DTP_STATE_FACTORS: walk->state[2] += elements; break;
+    case DTP_STATE_ROWS: walk->state[0] += elements, walk->state[2] += elements; break;
+    default: walk->state[2] += 2 * elements; break;
+    }
+}
+
+static uint64_t whole_state(const struct walk *walk)
+{
+    uint64_t elements = 0;
+    for (int i = 0; i < DTP_OPTIMIZER_PARTS; i++)
+        elements += walk->state[i];
+    return elements;
 }
 
 static void pass_matrix(struct walk *walk, uint64_t groups, uint64_t out, uint64_t in)
 {
     if (walk->projects)
         return;
-    walk->state += matrix_state(walk, groups, out, in);
+    keep_matrix(walk, groups, out, in);
     walk->kernels += dtp_optimizer_tensor_kernels(walk->plan);
     pass(walk, groups * out * in);
 }
@@ -84,7 +102,7 @@ static void pass_projected(struct walk *walk, const struct dtp_layer_matrix *mat
     if (!walk->projects)
         return;
     dtp_projection_of(walk->plan, matrix->out, matrix->in, &p);
-    walk->state += 2 * p.moment_elements + p.projection_elements;
+    walk->state[0] += 2 * p.moment_elements, walk->state[1] += p.projection_elements;
     walk->matrices += elements;
     walk->kernels += p.kernels + (uint64_t)p.products;
     stand(walk, walk->quotient + walk->update + 2 * p.moment_elements);
@@ -98,7 +116,7 @@ static void pass_orthogonalised(struct walk *walk, const struct dtp_layer_matrix
     struct dtp_newton_schulz products;
     uint64_t elements = matrix->groups * matrix->out * matrix->in;
     dtp_newton_schulz_of(walk->plan, matrix->out, matrix->in, &products);
-    walk->state += elements, walk->matrices += elements;
+    walk->state[0] += elements, walk->matrices += elements;
     if (products.scratch_bytes > walk->products_bytes)
         walk->products_bytes = products.scratch_bytes;
 }
@@ -117,7 +135,7 @@ static void pass_vectors(struct walk *walk, uint64_t count, uint64_t elements)
 {
     if (walk->projects || !count)
         return;
-    walk->state += count * (walk->shape == DTP_STATE_FACTORS ? elements : 2 * elements);
+    keep_vectors(walk, count * elements);
     walk->kernels += count * dtp_optimizer_tensor_kernels(walk->plan);
     pass(walk, elements);
 }
@@ -127,7 +145,8 @@ static void pass_layers(struct walk *walk, const struct dtp_transformer *t, cons
                         enum dtp_layer_mlp mlp, uint64_t count)
 {
     struct dtp_layer_kind kind;
-    uint64_t vectors[DTP_LAYER_VECTORS], state = walk->state, matrices = walk->matrices, kernels = walk->kernels;
+    const struct walk before = *walk;
+    uint64_t vectors[DTP_LAYER_VECTORS];
     if (!count)
         return;
     dtp_layer_kind_of(t, mlp, plan->fused_qkv, plan->fused_gate_up, &kind);
@@ -135,9 +154,10 @@ static void pass_layers(struct walk *walk, const struct dtp_transformer *t, cons
         pass_block_matrix(walk, &kind.matrix[i]);
     for (int i = dtp_layer_list_vectors(&kind, vectors); i > 0; i--)
         pass_vectors(walk, 1, vectors[i - 1]);
-    walk->state = state + count * (walk->state - state);
-    walk->matrices = matrices + count * (walk->matrices - matrices);
-    walk->kernels = kernels + count * (walk->kernels - kernels);
+    for (int i = 0; i < DTP_OPTIMIZER_PARTS; i++)
+        walk->state[i] = before.state[i] + count * (walk->state[i] - before.state[i]);
+    walk->matrices = before.matrices + count * (walk->matrices - before.matrices);
+    walk->kernels = before.kernels + count * (walk->kernels - before.kernels);
 }
 
 static void pass_model(struct walk *walk, const struct dtp_transformer *t, const struct dtp_plan *plan)
@@ -175,7 +195,31 @@ uint64_t dtp_optimizer_whole_bytes(const struct dtp_transformer *transformer, co
     uint64_t alike = dtp_optimizer_bytes(bytes, elements);
     if (!dtp_optimizer_by_tensor(plan))
         return alike;
-    return alike + dtp_bytes_product(dtp_dtype_bytes(plan->precision.moments), walk_model(transformer, plan).state);
+    struct walk walk = walk_model(transformer, plan);
+    return alike + dtp_bytes_product(dtp_dtype_bytes(plan->precision.moments), whole_state(&walk));
+}
+
+void dtp_optimizer_parts(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                         struct dtp_optimizer_part out[DTP_OPTIMIZER_PARTS])
+{
+    static const struct dtp_optimizer_part words[][DTP_OPTIMIZER_PARTS] = {
+        [DTP_STATE_FACTORS] = {{"sums over rows and columns", "m + n of matrices [m, n], summed"},
+                               {NULL},
+                               {"second moments of vectors", "elements of vectors"}},
+        [DTP_STATE_MATRICES] = {{"momentum of blocks' matrices", "elements of these"},
+                                {NULL},
+                                {"AdamW's moments of the rest", "2 x elements of all other tensors"}},
+        [DTP_STATE_PROJECTED] = {{"moments of projected gradients", "2 m r of blocks' matrices [m, n], n <= m, summed"},
+                                 {"projections", "n r of the same, summed"},
+                                 {"moments of the rest", "2 x elements of all other tensors"}},
+        [DTP_STATE_ROWS] = {{"first moments", "elements of all tensors"},
+                            {"second moments of matrices", "rows of matrices"},
+                            {"second moments of vectors", "elements of vectors"}}};
+    const struct walk walk = walk_model(transformer, plan);
+    for (int i = 0; i < DTP_OPTIMIZER_PARTS; i++) {
+        out[i] = dtp_optimizer_by_tensor(plan) ? words[walk.shape][i] : (struct dtp_optimizer_part){NULL};
+        out[i].elements = walk.state[i];
+    }
 }
 
 uint64_t dtp_optimizer_scratch_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan,

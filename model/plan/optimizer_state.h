@@ -18,6 +18,15 @@ uint64_t dtp_optimizer_factor_elements(uint64_t rows, uint64_t columns);
 uint64_t dtp_optimizer_whole_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                    const struct dtp_element_bytes *bytes, uint64_t elements);
 
+/* The same state, without a master copy, by what it is derived from; r is key projection_rank. */
+#define DTP_OPTIMIZER_PARTS 3
+struct dtp_optimizer_part {
+    const char *name, *rule; /* NULL: there is no such part */
+    uint64_t elements;       /* in the format of moments */
+};
+void dtp_optimizer_parts(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                         struct dtp_optimizer_part out[DTP_OPTIMIZER_PARTS]);
+
 /* What a step on the device makes and gives back, of a rank that updates `elements` parameters: foreach AdamW's list of
  * square roots; Adafactor's estimates of two tensors; Muon's products; quotients and updates of GaLore, APOLLO and
  * Adam-mini. */

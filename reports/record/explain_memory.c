@@ -59,15 +59,35 @@ static bool explain_frozen(const struct peak *p, struct dtp_explanation *e)
     return true;
 }
 
-/* State at rest by elements, where it is just that: parameters; of the optimizer, moments and master copy. */
+/* State that follows from the shape of each tensor, by part. */
+static void explain_parts(const struct peak *p, struct dtp_explanation *e)
+{
+    const struct dtp_plan *plan = &p->job->plan;
+    const uint64_t each = dtp_dtype_bytes(plan->precision.moments);
+    struct dtp_optimizer_part parts[DTP_OPTIMIZER_PARTS];
+    char name[64], rule[96], rank[32] = "";
+    if (dtp_optimizer_row(plan->optimizer)->shape == DTP_STATE_PROJECTED)
+        snprintf(rank, sizeof rank, "; r = %u", plan->projection_rank);
+    dtp_optimizer_parts(&p->job->transformer, plan, parts);
+    for (int i = 0; i < DTP_OPTIMIZER_PARTS; i++) {
+        if (!parts[i].name)
+            continue;
+        snprintf(name, sizeof name, "optimizer state: %s", parts[i].name);
+        snprintf(rule, sizeof rule, "%s, x moment bytes", parts[i].rule);
+        dtp_explain_term(e, name, rule, (double)(parts[i].elements * each), "%llu x %llu B%s", ULL(parts[i].elements),
+                         ULL(each), i < 2 ? rank : "");
+    }
+}
+
+/* State at rest by elements, where it is just that: parameters; of the optimizer, moments and master copy, and where
+ * moments are in blocks, a scale of each in fp32. */
 static bool explain_state(const struct peak *p, const struct dtp_live_kind *kind, struct dtp_explanation *e)
 {
     const struct dtp_plan *plan = &p->job->plan;
     bool params = kind->owner == DTP_OWNER_PARAMS && kind->bytes == p->state.params;
     bool optimizer = kind->owner == DTP_OWNER_OPTIMIZER && kind->bytes == p->state.optimizer;
-    if (!kind->persistent || (!params && !optimizer) ||
-        (optimizer && (p->bytes.block_elements || dtp_optimizer_by_tensor(plan))))
-        return false; /* scales of blocks, and state by tensors, have no line of their own */
+    if (!kind->persistent || (!params && !optimizer))
+        return false;
     if (params && dtp_plan_adapts(plan))
         return explain_frozen(p, e);
     if (params && plan->megatron.fp8_param_gather)
@@ -81,9 +101,16 @@ static bool explain_state(const struct peak *p, const struct dtp_live_kind *kind
         {"parameters: at rest", "psi x parameter bytes", "padded psi / N x parameter bytes", p->bytes.params},
         {"optimizer state: moments", "psi x moment bytes", "padded psi / N x moment bytes", p->bytes.moments},
         {"optimizer state: master copy", "psi x master bytes", "padded psi / N x master bytes", p->bytes.master}};
-    for (int i = params ? 0 : 1; i < (params ? 1 : 3); i++)
+    const int first = params ? 0 : dtp_optimizer_by_tensor(plan) ? 2 : 1;
+    if (first == 2)
+        explain_parts(p, e);
+    for (int i = first; i < (params ? 1 : 3); i++)
         dtp_explain_term(e, rows[i].name, shards ? rows[i].shard : rows[i].whole, (double)(elements * rows[i].bytes),
                          "%llu x %llu B", ULL(elements), ULL(rows[i].bytes));
+    if (optimizer && p->bytes.block_elements) /* what is left: each shard's last block may be less than full */
+        dtp_explain_term(e, "optimizer state: scales of blocks", "moments / elements of a block x 4 B",
+                         (double)(kind->bytes - elements * p->bytes.optimizer), "blocks of %llu elements",
+                         ULL(p->bytes.block_elements));
     return true;
 }
 

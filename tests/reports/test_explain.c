@@ -108,9 +108,8 @@ static void test_bytes_are_exact(void **state)
 }
 
 /* The plan everybody tries first: every byte has a rule, and the rule has the numbers one expects. */
-static void explain_seven_billion(uint64_t sliding_window)
+static void explain_seven_billion_of(struct random_job random, uint64_t sliding_window)
 {
-    struct random_job random = {.cluster = test_cluster(test_h200(), 8, 8)};
     struct dtp_job job;
     struct dtp_prediction prediction;
     struct dtp_transformer *t = &random.transformer;
@@ -121,9 +120,15 @@ static void explain_seven_billion(uint64_t sliding_window)
     t->ffn = 11008;
     t->vocab = 32000;
     t->sliding_window = sliding_window;
-    random.plan = random.asked = dtp_plan_default();
+    random.plan = random.asked;
     assert_int_equal(dtp_plan_resolve(&random.plan, t, &random.cluster, NULL), DTP_OK);
     explain(&random, &job, &prediction);
+}
+
+static void explain_seven_billion(uint64_t sliding_window)
+{
+    explain_seven_billion_of(
+        (struct random_job){.cluster = test_cluster(test_h200(), 8, 8), .asked = dtp_plan_default()}, sliding_window);
 }
 
 static const struct dtp_term *term_called(const char *name)
@@ -133,6 +138,43 @@ static const struct dtp_term *term_called(const char *name)
             return &explanation.terms[i];
     fail_msg("no term \"%s\"", name);
     return NULL;
+}
+
+/* Moments in fp32 of LLaMA-7B on one GPU. A layer: four matrices 4096 x 4096, three 4096 x 11008, two norms of 4096;
+ * the ends: two of 32000 x 4096 and a norm. GaLore of rank 128: 2 x 128 of each greater side, 32 x 256 (4 x 4096 + 3 x
+ * 11008) = 404,750,336; 7 x 32 projections of 4096 x 128; AdamW's of 262,410,240. Adam-mini: rows 32 (5 x 4096 + 2 x
+ * 11008) + 64,000; norms 65 x 4096. Adafactor: 32 (4 x 8192 + 3 x 15104) + 2 x 36,096. Of 8 bits a scale each 256. */
+static void test_state_by_part(void **state)
+{
+    (void)state;
+    const struct {
+        enum dtp_optimizer optimizer;
+        const char *part;
+        double bytes;
+    } rows[] = {
+        {DTP_GALORE, "moments of projected gradients", 4 * 404750336.0},
+        {DTP_GALORE, "projections", 4 * 117440512.0},
+        {DTP_APOLLO, "moments of the rest", 8 * 262410240.0},
+        {DTP_ADAM_MINI, "first moments", 4 * 6738415616.0},
+        {DTP_ADAM_MINI, "second moments of matrices", 4 * 1423872.0},
+        {DTP_ADAM_MINI, "second moments of vectors", 4 * 266240.0},
+        {DTP_ADAFACTOR, "sums over rows and columns", 4 * 2570752.0},
+        {DTP_ADAM8BIT, "moments", 2 * 6738415616.0},
+        {DTP_ADAM8BIT, "scales of blocks", 8 * 6738415616.0 / 256},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct random_job random = {.cluster = test_cluster(test_h200(), 1, 1), .asked = dtp_plan_default()};
+        char name[64];
+        random.asked.strategy = DTP_DDP, random.asked.optimizer = rows[i].optimizer;
+        random.asked.projection_rank = 128;
+        explain_seven_billion_of(random, 0);
+        check_sums();
+        snprintf(name, sizeof name, "optimizer state: %s", rows[i].part);
+        const struct dtp_term *term = term_called(name);
+        if (term->value != rows[i].bytes)
+            fail_msg("%s of %s: %.0f B, not %.0f", name, dtp_optimizer_text(rows[i].optimizer), term->value,
+                     rows[i].bytes);
+    }
 }
 
 /* 2 L d_q s FLOPs of 2048 tokens; a window w of s = 2048 costs what w (2 - w / s) tokens do: 896 of 512. */
@@ -224,8 +266,9 @@ static void test_a_rank_of_a_pipeline(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_terms_sum_to_totals),         cmocka_unit_test(test_bytes_are_exact),
-        cmocka_unit_test(test_seven_billion_on_eight),      cmocka_unit_test(test_a_window_cuts_attention),
-        cmocka_unit_test(test_ranks_that_divide_the_model), cmocka_unit_test(test_a_rank_of_a_pipeline)};
+        cmocka_unit_test(test_terms_sum_to_totals),     cmocka_unit_test(test_bytes_are_exact),
+        cmocka_unit_test(test_seven_billion_on_eight),  cmocka_unit_test(test_state_by_part),
+        cmocka_unit_test(test_a_window_cuts_attention), cmocka_unit_test(test_ranks_that_divide_the_model),
+        cmocka_unit_test(test_a_rank_of_a_pipeline)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
