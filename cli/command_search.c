@@ -3,6 +3,7 @@
 
 #include "base/append.h"
 #include "cli/progress.h"
+#include "cli/stop.h"
 #include "record/search_report.h"
 #include "runtime/runtimes.h"
 
@@ -175,10 +176,34 @@ static enum dtp_status exclude_gpus(const struct dtp_context *context, struct dt
     return worst;
 }
 
+struct watched {
+    struct dtp_progress progress;
+    uint64_t done, count; /* combinations */
+};
+
 static bool watch(void *context, uint64_t done, uint64_t count)
 {
-    dtp_progress_draw(context, done, count);
-    return true;
+    struct watched *watched = context;
+    watched->done = done, watched->count = count;
+    dtp_progress_draw(&watched->progress, done, count);
+    return !dtp_stop_asked();
+}
+
+/* Nothing is printed of part of a search: what it left out may be the best. */
+static enum dtp_status say_stopped(const struct watched *watched, struct dtp_faults *faults)
+{
+    char done[32], count[32];
+    dtp_page_grouped(watched->done, done, sizeof done);
+    dtp_page_grouped(watched->count, count, sizeof count);
+    if (watched->done < watched->count)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                         "stopped after %s of %s combinations, of which none is recommended before all are compared; "
+                         "give --gpu, --gpus or others of their keys for fewer",
+                         done, count);
+    return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0,
+                     "stopped while the best of %s combinations were compared and simulated; --fidelity bounds "
+                     "simulates none",
+                     count);
 }
 
 static enum dtp_status print(const struct dtp_context *context, const struct dtp_search_question *question,
@@ -195,20 +220,24 @@ static enum dtp_status print(const struct dtp_context *context, const struct dtp
 static enum dtp_status run_search(const struct dtp_context *context, const struct dtp_catalog *catalog,
                                   const struct dtp_scenario *base, struct dtp_axes *axes)
 {
-    struct dtp_progress progress = dtp_context_progress(context, "combinations", 0);
+    struct watched watched = {.progress = dtp_context_progress(context, "combinations", 0)};
     struct dtp_search_question question = {.base = base,
                                            .axes = axes,
                                            .catalog = catalog,
                                            .precision_pinned = given(context->arguments, base, "precision") != NULL,
                                            .simulate_count = context->arguments->closed ? 0 : SIMULATED,
                                            .max_nodes = context->arguments->max_nodes,
-                                           .watch_context = &progress,
+                                           .watch_context = &watched,
                                            .watch = watch};
     struct dtp_search search;
+    if (!context->catalogues) /* of a program that calls us signals are its own */
+        dtp_stop_listen(true);
     enum dtp_status status = dtp_search_thin(&question, axes, &question.thinned, context->faults);
     if (status == DTP_OK)
         status = dtp_search(&question, &search, context->faults);
-    dtp_progress_end(&progress);
+    dtp_progress_end(&watched.progress);
+    if (status == DTP_ENVIRONMENT && context->faults->count == 0)
+        return say_stopped(&watched, context->faults);
     if (status != DTP_OK && status != DTP_NO)
         return status;
     enum dtp_status printed = print(context, &question, &search);

@@ -9,10 +9,10 @@
 #include "base/append.h"
 #include "base/parallel.h"
 #include "cli/progress.h"
+#include "cli/stop.h"
 #include "table/sweep_file.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,14 +42,6 @@ struct sweep {
     unsigned threads, worker_count;
     uint64_t counts[4];
 };
-
-static volatile sig_atomic_t stopped;
-
-static void stop(int number)
-{
-    (void)number;
-    stopped = 1;
-}
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
@@ -126,7 +118,7 @@ static bool watch(void *context, uint64_t done, uint64_t count)
 {
     struct sweep *sweep = context;
     dtp_progress_draw(&sweep->progress, done, count);
-    return !stopped;
+    return !dtp_stop_asked();
 }
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
@@ -248,22 +240,13 @@ static uint64_t digest(const struct sweep *sweep)
     return d;
 }
 
-/* From before the first byte is written: whoever stops the sweep then gets whole rows and a word. A limit on the size
- * of files is a full disk. */
-static void catch_signals(void)
-{
-    struct sigaction on = {.sa_handler = stop};
-    stopped = 0;
-    sigaction(SIGINT, &on, NULL);
-    sigaction(SIGTERM, &on, NULL);
-}
-
 static enum dtp_status run_sweep(struct sweep *sweep)
 {
     const struct dtp_context *context = sweep->context;
     struct dtp_faults *faults = context->faults;
-    if (!context->catalogues)
-        catch_signals();
+    if (!context
+             ->catalogues) /* from before the first byte is written; of a program that calls us signals are its own */
+        dtp_stop_listen(true);
     char *header = dtp_sweep_header();
     const struct dtp_row_file_kind kind = {DTP_SWEEP_SCHEMA, header, digest(sweep), 0, false};
     if (!header)

@@ -4,12 +4,12 @@
 #include "base/clock.h"
 #include "chart/chart.h"
 #include "page/output_file.h"
+#include "cli/stop.h"
 #include "cli/validate_parts.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -19,26 +19,10 @@
 #define DEFAULT_STEPS "12"
 #define LEAST_STEPS 3
 
-static volatile sig_atomic_t asked_to_stop;
-
-static void stop(int number)
-{
-    (void)number;
-    asked_to_stop = 1;
-}
-
 /* Between runs; while one is made, its process hears of it. */
-static void catch_signals(void)
-{
-    struct sigaction on = {.sa_handler = stop};
-    asked_to_stop = 0;
-    sigaction(SIGINT, &on, NULL);
-    sigaction(SIGTERM, &on, NULL);
-}
-
 static bool told_to_stop(void)
 {
-    return asked_to_stop || dtp_run_process_told_to_stop();
+    return dtp_stop_asked() || dtp_run_process_told_to_stop();
 }
 
 /* ---- times of operations ----------------------------------------------------------------------------------------- */
@@ -381,7 +365,7 @@ static enum dtp_status validate(struct dtp_validate *v)
         return dtp_fault(v->context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     enum dtp_status status = open_file(v), said;
     v->started_s = dtp_now_s();
-    catch_signals();
+    dtp_stop_listen(false);
     for (uint64_t run = v->done; run < v->list.count && status == DTP_OK && !v->stopped; run++) {
         status = one_run(v, run);
         v->stopped = v->stopped || (told_to_stop() && run + 1 < v->list.count);

@@ -194,6 +194,7 @@ static void order(struct dtp_search *search)
 struct simulation_run {
     const struct dtp_search_question *question;
     struct dtp_candidate **chosen;
+    uint64_t combinations; /* of the whole search: all are behind a simulation */
 };
 
 static enum dtp_status simulate_one(void *context, unsigned thread, uint64_t first, uint64_t count)
@@ -275,19 +276,32 @@ static void drop_misfits(struct dtp_search *search)
     search->count = kept;
 }
 
+static bool watch(void *context, uint64_t done, uint64_t count)
+{
+    const struct simulation_run *run = context;
+    const struct dtp_search_question *question = run->question;
+    (void)done;
+    (void)count;
+    return !question->watch || question->watch(question->watch_context, run->combinations, run->combinations);
+}
+
 static enum dtp_status simulate_chosen(const struct dtp_search_question *question, struct dtp_search *search,
                                        const struct simulation_choice *choice, struct dtp_faults *faults)
 {
-    struct simulation_run run = {question, choice->chosen};
-    struct dtp_parallel job = {
-        .count = choice->count, .chunk_items = 1, .threads = question->threads, .context = &run, .work = simulate_one};
+    struct simulation_run run = {question, choice->chosen, search->counts.combinations};
+    struct dtp_parallel job = {.count = choice->count,
+                               .chunk_items = 1,
+                               .threads = question->threads,
+                               .context = &run,
+                               .work = simulate_one,
+                               .watch = watch};
     enum dtp_status status = dtp_parallel_run(&job, NULL, faults);
     for (size_t i = 0; i < job.count; i++)
         search->counts.simulated += choice->chosen[i]->simulated;
     if (status == DTP_OK) {
         drop_misfits(search);
         order(search);
-    } else if (faults->count == 0) {
+    } else if (status != DTP_NO && faults->count == 0) {
         dtp_fault(faults, status, NULL, 0, "out of memory");
     }
     return status;
@@ -440,7 +454,7 @@ enum dtp_status dtp_search(const struct dtp_search_question *question, struct dt
     }
     if (status != DTP_OK) {
         dtp_search_release(out);
-        return status;
+        return status == DTP_NO ? DTP_ENVIRONMENT : status; /* no answer: the watch ended it */
     }
     return out->recommended < 0 ? DTP_NO : DTP_OK;
 }

@@ -124,8 +124,9 @@ double dtp_search_bound_s(const struct dtp_job *job, double tokens);
  */
 enum dtp_status dtp_search_thin(const struct dtp_search_question *question, struct dtp_axes *axes,
                                 struct dtp_search_thinned *out, struct dtp_faults *faults);
-/* DTP_OK with a recommended plan, DTP_NO without. The objective: the cheapest within deadline and budget; the fastest
- * where only a budget is given. Caller releases *out, which is empty after other failures. */
+/* DTP_OK with a recommended plan, DTP_NO without, DTP_ENVIRONMENT without a fault where `watch` ended it. The
+ * objective: the cheapest within deadline and budget; the fastest where only a budget is given. Caller releases *out,
+ * which is empty after other failures. */
 enum dtp_status dtp_search(const struct dtp_search_question *question, struct dtp_search *out,
                            struct dtp_faults *faults);
 void dtp_search_release(struct dtp_search *search);

@@ -45,7 +45,7 @@ touch troff
 for name in $("$tree/bin/dtplan" __complete "" | cut -f 1); do
     page=$tree/share/man/man1/dtplan-$name.1
     [[ -s $page ]] || { failed "no page of $name" && continue; }
-    [[ $name == help ]] || grep -q '^\\fBdtplan' "$page" || failed "no example on the page of $name"
+    [[ $name == help ]] || grep -q '^dtplan' "$page" || failed "no example on the page of $name"
     ! command -v groff >/dev/null || groff -man -ww -z -Tutf8 -rLL=100n "$page" 2>troff || failed "troff on the page of $name"
     ! grep -v "can't break line" troff || failed "words of troff on the page of $name"
 done

@@ -55,6 +55,29 @@ grep -q 'lacks' out || failed "what memory lacks"
 expect 1 search --model llama-2-7b --gpu h100-sxm --gpus 8 --global-batch 7 --tokens 1B
 grep -q 'refused' out || failed "why all is refused"
 
+# ---- stopped ---------------------------------------------------------------------------------------------------------------
+
+# Some ten seconds of two cores; a signal is sent once dtplan, no longer the shell it comes from, catches it: bit 2 of
+# SIGINT, 15 of SIGTERM, counted from 1.
+catches() { # SIGNAL PROCESS
+    [[ $(readlink "/proc/$2/exe") == "$(readlink -f "$program")" ]] &&
+        (($((16#$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$2/status"))) >> ($1 - 1) & 1))
+}
+for signal in 2 15; do
+    setsid env --default-signal=INT "$program" search --model llama-3-8b --tokens 2T --gpu any --gpus 1..1024 >out 2>err \
+        </dev/null &
+    pid=$!
+    until catches "$signal" "$pid"; do sleep 0.01; done
+    started=$SECONDS
+    kill "-$signal" "$pid"
+    wait "$pid"
+    status=$?
+    [[ $status == 3 ]] || failed "signal $signal: exit status $status: $(cat err)"
+    grep -qE '^dtplan: stopped after [0-9,]+ of 19,595,520 combinations, ' err || failed "signal $signal: $(cat err)"
+    [[ ! -s out ]] || failed "signal $signal: part of an answer: $(head -c 300 out)"
+    ((SECONDS - started < 10)) || failed "signal $signal: $((SECONDS - started)) s to stop"
+done
+
 # ---- tight ------------------------------------------------------------------------------------------------------------------
 
 # The cheapest by far, but only its tensors fit: marked, and behind what fits.
