@@ -273,21 +273,17 @@ static enum dtp_status find_cluster(const struct dtp_probe_heard *heard, const s
 static void drop_impossible(struct dtp_probe_heard *heard, const struct dtp_gpu *gpu)
 {
     size_t kept = 0;
-    struct dtp_measured_row first;
+    char first[192] = "";
     for (size_t i = 0; i < heard->count; i++) {
         const struct dtp_measured_row row = heard->rows[i];
         if (!(row.number[DTP_MEASURED_seconds] < dtp_measured_least_s(&row, gpu)))
             heard->rows[kept++] = row;
         else if (kept == i)
-            first = row;
+            dtp_measured_too_fast(&row, gpu, first, sizeof first);
     }
     if (kept < heard->count)
-        fprintf(
-            stderr,
-            "dtplan: warning: %zu of %zu rows are left out, for no such machine is as fast: first %s %s in %.3g ns, "
-            "the least is %.3g; end what else runs here and probe again\n",
-            heard->count - kept, heard->count, dtp_measurement_text(first.measurement), first.what,
-            first.number[DTP_MEASURED_seconds] * 1e9, dtp_measured_least_s(&first, gpu) * 1e9);
+        fprintf(stderr, "dtplan: warning: %zu of %zu rows: " DTP_MEASURED_LEFT_OUT "\n", heard->count - kept,
+                heard->count, first);
     heard->count = kept;
 }
 

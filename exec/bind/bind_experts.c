@@ -3,6 +3,7 @@
 
 #include "runtime/dtplan/routes_layout.h"
 
+_Static_assert(DTP_EXECUTOR_ROUTE_TURNS == DTP_ROUTES_TURNS, "counters behind where rows of experts begin");
 _Static_assert(DTP_EXECUTOR_ROUTER_CHUNKS == DTP_ROUTER_CHUNKS, "chunks of tokens that are counted apart");
 _Static_assert(DTP_EXECUTOR_ROUTER_EXPERTS == DTP_ROUTER_EXPERTS, "most experts");
 _Static_assert(DTP_EXECUTOR_ROUTER_CHOSEN == DTP_ROUTER_CHOSEN, "most experts of a token");

@@ -85,17 +85,12 @@ enum dtp_status dtp_prober_add(struct dtp_prober *p, const struct dtp_measured_r
 
 enum dtp_status dtp_prober_keep(struct dtp_prober *p, const struct dtp_measured_row *row, double seconds)
 {
-    const double least_s = dtp_measured_least_s(row, &p->gpu), *x = row->number;
-    char size[96] = "";
-    if (seconds >= least_s)
+    struct dtp_measured_row timed = *row;
+    if (seconds >= dtp_measured_least_s(row, &p->gpu))
         return dtp_probe_rows_add(&p->rows, row, seconds, p->faults);
-    if (dtp_measurement_is_matmul(row->measurement))
-        snprintf(size, sizeof size, " of %g x %g x %g", x[DTP_MEASURED_m], x[DTP_MEASURED_n], x[DTP_MEASURED_k]);
-    else if (isfinite(x[DTP_MEASURED_bytes]))
-        snprintf(size, sizeof size, " of %g bytes", x[DTP_MEASURED_bytes]);
+    timed.number[DTP_MEASURED_seconds] = seconds;
     if (p->left_out++ == 0)
-        snprintf(p->left_out_first, sizeof p->left_out_first, "%s %s%s in %.3g ns, the least is %.3g",
-                 dtp_measurement_text(row->measurement), row->what, size, seconds * 1e9, least_s * 1e9);
+        dtp_measured_too_fast(&timed, &p->gpu, p->left_out_first, sizeof p->left_out_first);
     return DTP_OK;
 }
 
@@ -234,14 +229,17 @@ static void say_machine(const struct dtp_prober *p, const struct dtp_cluster *cl
 /* Of what was measured DTP_PROBE_TRIES times over and is left out. */
 static enum dtp_status warn_of_left_out(struct dtp_prober *p)
 {
-    char words[400];
-    double most = -(double)p->left_out; /* of one rank */
-    enum dtp_status status = dtp_prober_least(p, &most, 1);
-    snprintf(words, sizeof words,
-             "times that no such machine can reach were measured %d times over and are left out, %.0f of a rank%s%s; "
-             "end what else runs here and probe again",
-             DTP_PROBE_TRIES, -most, p->left_out > 0 ? ", first " : "", p->left_out_first);
-    if (most < 0 && status == DTP_OK)
+    char words[480];
+    double own = (double)p->left_out, count = 0, *all = malloc(p->ranks * sizeof *all);
+    if (!all)
+        return dtp_fault(p->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    enum dtp_status status = dtp_prober_gather(p, &own, 1, p->first_rank ? all : NULL);
+    for (uint32_t i = 0; i < p->ranks && p->first_rank && status == DTP_OK; i++)
+        count += all[i];
+    free(all);
+    snprintf(words, sizeof words, "%.0f of all ranks' times, each taken %d times over: " DTP_MEASURED_LEFT_OUT, count,
+             DTP_PROBE_TRIES, p->left_out > 0 ? p->left_out_first : "on another rank than the first");
+    if (count > 0 && status == DTP_OK)
         dtp_probe_say_warning(p->events, words);
     return status;
 }

@@ -48,7 +48,7 @@ struct dtp_prober {
                                     are said, and at its best */
     struct dtp_gpu gpu;          /* the catalogue's, or cores: of what is measured */
     struct dtp_probe_rows rows;  /* of rank 0 */
-    uint64_t left_out;           /* times of this rank that no machine of the kind can reach */
+    uint64_t left_out;           /* times that no machine of the kind can reach, of all that this rank was to keep */
     char left_out_first[192];    /* what the first of them is of; "": none */
     uint64_t done, count;        /* measurements */
     char gpu_key[32];            /* of the catalogue, where the line names none */

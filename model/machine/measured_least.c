@@ -3,6 +3,7 @@
 #include "machine/host_machine.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* A launch's: kernels that do nothing take a GPU one to two microseconds between two events, of which the events are a
  * part. A core is through an indirect call and a loop of a few turns in some 20 cycles. */
@@ -69,4 +70,16 @@ double dtp_measured_least_s(const struct dtp_measured_row *row, const struct dtp
     case DTP_MEASUREMENT_HOST_ADAM: return of_cores_s(row);
     default: return gpu->architecture == DTP_GPU_HOST ? of_cores_s(row) : fmax(GPU_LEAST_S, of_gpu_s(row, gpu));
     }
+}
+
+void dtp_measured_too_fast(const struct dtp_measured_row *row, const struct dtp_gpu *gpu, char *out, size_t bytes)
+{
+    const double *x = row->number;
+    char size[96] = "";
+    if (dtp_measurement_is_matmul(row->measurement))
+        snprintf(size, sizeof size, " of %g x %g x %g", x[DTP_MEASURED_m], x[DTP_MEASURED_n], x[DTP_MEASURED_k]);
+    else if (isfinite(x[DTP_MEASURED_bytes]))
+        snprintf(size, sizeof size, " of %g bytes", x[DTP_MEASURED_bytes]);
+    snprintf(out, bytes, "%s %s%s in %.3g ns, the least is %.3g ns", dtp_measurement_text(row->measurement), row->what,
+             size, x[DTP_MEASURED_seconds] * 1e9, dtp_measured_least_s(row, gpu) * 1e9);
 }

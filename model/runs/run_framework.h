@@ -29,10 +29,10 @@ struct dtp_run_framework {
     double dropout;        /* of Megatron's layers */
     const char *reduce;    /* dtype of gradients on the wire under bf16 compute; NULL = the precision recipe's */
     const char *fp8;       /* its precision where a row says fp8 and no more; NULL = fp8-tensorwise */
-    const char
-        *fp8_weights; /* precisions, apart by blanks, whose weights Megatron's recipe keeps as casts; NULL: none */
-    const char *aware_precisions; /* and in which its optimizer is precision-aware */
-    bool bf16_moments;            /* and keeps moments in bf16 then */
+    /* Precisions, apart by blanks, whose weights Megatron's recipe keeps as casts, and those in which its optimizer is
+     * precision-aware; NULL: none. Whether such an optimizer keeps moments in bf16. */
+    const char *fp8_weights, *aware_precisions;
+    bool bf16_moments;
     enum dtp_run_selective selective;
     bool overlaps;             /* collectives of Megatron's data and tensor parallel ranks, beside compute */
     bool scatter_gather;       /* between Megatron's stages; without sequence parallelism */

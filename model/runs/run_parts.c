@@ -413,8 +413,13 @@ static const char muon_model[] = "Kimi";
 
 static bool among(const char *words, const char *word)
 {
-    const char *found = words ? strstr(words, word) : NULL;
-    return found && (found[strlen(word)] == ' ' || !found[strlen(word)]) && (found == words || found[-1] == ' ');
+    const size_t bytes = strlen(word);
+    for (const char *at = words; at; at = strchr(at, ' ')) {
+        at += strspn(at, " ");
+        if (strcspn(at, " ") == bytes && strncmp(at, word, bytes) == 0)
+            return true;
+    }
+    return false;
 }
 
 void dtp_run_write_distributed(struct writer *w, bool fp8)

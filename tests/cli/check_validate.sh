@@ -294,7 +294,7 @@ says '11 of 12 within all bounds' out
 # Layouts of two GPUs, whose ranks store what they exchange into each other's memory. Of the four
 # jobs with tp NCCL gathered the rows when these files were measured; what is predicted are copies (rows_copied.csv). Rings
 # of cp, here and below, were measured when our kernels computed their later steps; what is predicted is cuDNN's attention,
-# by which a step takes 22 to 35 % less. Each of these lists has one or two: all that is outside, but for what is said.
+# by which a step takes 12 to 35 % less. Each of these lists has one or two: all that is outside, but for what is said.
 grep -e '--gpus 2' "$reports/validate_layouts.scenarios" | grep -ve '--ep 2' >layouts.scenarios
 grep -e '--gpus 2' "$reports/validate_layouts.scenarios" | grep -e '--ep 2' >experts.scenarios
 layouts=(--gpu h200 --device cuda --atomic-attention --no-gradient-norm --untimed-matmuls --resume --tolerance 5%)

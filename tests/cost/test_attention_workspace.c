@@ -70,7 +70,7 @@ static void planned_bytes_of_steps(void **state)
     assert_int_equal(dtp_attention_part(&back).batch, 53);
     assert_true(dtp_attention_workspace_bytes(&back) > dtp_attention_workspace_bytes(&asked.size));
     assert_int_equal(dtp_attention_planned_bytes(&asked), dtp_attention_workspace_bytes(&back));
-    asked.size.sequence = 640; /* pieces of 320 tokens are no whole blocks: later steps are ours, which need less */
+    asked.size.sequence = 640; /* pieces of 320 tokens are no whole blocks: our kernel computes later steps, in less */
     assert_int_equal(dtp_attention_planned_bytes(&asked), dtp_attention_workspace_bytes(&asked.size));
 }
 

@@ -98,7 +98,7 @@ static void impossible_samples_are_left_out(void **state)
     for (int i = 0; i < 2; i++)
         assert_int_equal(dtp_prober_keep(&p, &row, samples[i]), DTP_OK);
     assert_int_equal(p.left_out, 1);
-    assert_string_equal(p.left_out_first, "copy upload of 64 bytes in 0.5 ns, the least is 5");
+    assert_string_equal(p.left_out_first, "copy upload of 64 bytes in 0.5 ns, the least is 5 ns");
     assert_true(p.rows.count == 1 && p.rows.all[0].count == 1 && p.rows.all[0].seconds[0] == 1e-6);
     dtp_probe_rows_release(&p.rows);
 }

@@ -8,6 +8,7 @@
 #include "lower/lower.h"
 #include "lower/miniature.h"
 #include "program/verify.h"
+#include "runtime/runtimes.h"
 
 #include <math.h>
 

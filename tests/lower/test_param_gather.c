@@ -4,7 +4,6 @@
 #include "lower/lower.h"
 #include "plan/rules.h"
 #include "program/verify.h"
-#include "runtime/runtimes.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,19 +13,10 @@
 #include <cmocka.h>
 
 #include "lib/lowered_job.h"
+#include "lib/megatron_narrow.h"
 #include "lib/random_mixed.h"
 
 static struct dtp_faults faults;
-
-static struct dtp_plan asked(const char *precision)
-{
-    struct dtp_plan plan = dtp_plan_default();
-    plan.runtime = &dtp_runtime_megatron, plan.strategy = DTP_ZERO1;
-    plan.sequence = 128, plan.micro_batch = 2, plan.loss = DTP_LOSS_FUSED;
-    assert_true(dtp_precision_recipe(precision, &plan.precision));
-    dtp_precision_for_runtime(&plan.precision, plan.runtime); /* of which moments may then be others */
-    return plan;
-}
 
 /* Matrices of a layer: q, k, v and o 64 x 64 each, three of the MLP 64 x 256 = 65,536. Norms: two of 64 a layer and one
  * of 64 behind all. Embedding and head: 64 x 1,024 each. */
@@ -34,16 +24,9 @@ static struct dtp_plan asked(const char *precision)
 #define NARROW (LAYERS * 65536u)
 #define WIDE (LAYERS * 128u + 64u + 2 * 65536u)
 
-static struct dtp_transformer model(void)
-{
-    struct dtp_transformer t = dtp_transformer_default();
-    t.layers = LAYERS, t.hidden = 64, t.heads = t.kv_heads = 4, t.head_dim = 16, t.vocab = 1024, t.ffn = 256;
-    return t;
-}
-
 static struct dtp_program *lowered(const struct dtp_cluster *cluster, struct dtp_plan *plan)
 {
-    struct dtp_transformer t = model();
+    struct dtp_transformer t = small_model(LAYERS);
     resolve_plan(plan, &t, cluster);
     struct dtp_program *program = lowered_job(&t, cluster, plan);
     assert_int_equal(dtp_program_verify(program, &faults), DTP_OK);
@@ -88,7 +71,7 @@ static void test_kept_and_sent(void **state)
             cluster.gpu.architecture = DTP_GPU_BLACKWELL;
         for (int gathers = 0; gathers < 2; gathers++)
             for (int overlap = 0; overlap < 2; overlap++) {
-                struct dtp_plan plan = asked(rows[i].precision);
+                struct dtp_plan plan = megatron_plan(rows[i].precision, DTP_ZERO1);
                 plan.megatron.fp8_param_gather = gathers, plan.megatron.overlap = overlap;
                 struct dtp_program *program = lowered(&cluster, &plan);
                 uint64_t casts = NARROW / 32 * rows[i].casts;
@@ -109,7 +92,7 @@ static void test_cast(void **state)
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     double bytes[2];
     for (int gathers = 0; gathers < 2; gathers++) {
-        struct dtp_plan plan = asked("fp8-current");
+        struct dtp_plan plan = megatron_plan("fp8-current", DTP_ZERO1);
         plan.megatron.fp8_param_gather = gathers;
         struct dtp_program *program = lowered(&cluster, &plan);
         bytes[gathers] = moved_by(program, DTP_OP_QUANTIZE);
@@ -132,7 +115,7 @@ static void test_optimizer(void **state)
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     cluster.gpu.architecture = DTP_GPU_BLACKWELL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct dtp_plan plan = asked(rows[i].precision);
+        struct dtp_plan plan = megatron_plan(rows[i].precision, DTP_ZERO1);
         plan.megatron.precision_aware = rows[i].aware;
         if (rows[i].narrow)
             plan.precision.moments = DTP_BF16;
@@ -158,7 +141,7 @@ static void test_random_plans(void **state)
             *t = dtp_transformer_all_alike(t, false), t->activation = DTP_SWIGLU;
         *t = dtp_transformer_trained(t);
         uint64_t recipe = random_below(4);
-        job.plan = asked(recipes[recipe]);
+        job.plan = megatron_plan(recipes[recipe], DTP_ZERO1);
         if (recipe == 3)
             job.cluster.gpu.architecture = DTP_GPU_BLACKWELL;
         job.plan.accumulate = 1 + (uint32_t)random_below(4);
@@ -191,19 +174,19 @@ static void assert_refused(struct dtp_plan plan, const struct dtp_transformer *t
 static void test_refused(void **state)
 {
     (void)state;
-    struct dtp_transformer t = model();
-    struct dtp_plan plan = asked("bf16-mixed");
+    struct dtp_transformer t = small_model(LAYERS);
+    struct dtp_plan plan = megatron_plan("bf16-mixed", DTP_ZERO1);
     plan.megatron.fp8_param_gather = true;
     assert_refused(plan, &t, "fp8_param_gather: is of recipes of 8 bits");
-    plan = asked("fp8-current"), plan.megatron.fp8_param_gather = true, plan.strategy = DTP_DDP;
+    plan = megatron_plan("fp8-current", DTP_ZERO1), plan.megatron.fp8_param_gather = true, plan.strategy = DTP_DDP;
     assert_refused(plan, &t, "fp8_param_gather: is of the distributed optimizer");
     plan.strategy = DTP_ZERO1, plan.megatron.bf16_last = 1;
     assert_refused(plan, &t, "leave out bf16_last_layers");
-    plan = asked("bf16-mixed"), plan.megatron.precision_aware = true, plan.strategy = DTP_DDP;
+    plan = megatron_plan("bf16-mixed", DTP_ZERO1), plan.megatron.precision_aware = true, plan.strategy = DTP_DDP;
     assert_refused(plan, &t, "precision_aware_optimizer: is of the distributed optimizer");
     plan.strategy = DTP_ZERO1, plan.optimizer = DTP_SGD;
     assert_refused(plan, &t, "precision_aware_optimizer: is Adam's");
-    plan = asked("bf16-mixed"), plan.precision.moments = DTP_BF16;
+    plan = megatron_plan("bf16-mixed", DTP_ZERO1), plan.precision.moments = DTP_BF16;
     assert_refused(plan, &t, "moment_dtype: runtime megatron keeps moments in fp32");
 }
 

@@ -5,7 +5,6 @@
 #include "lower/lower_set.h"
 #include "plan/rules.h"
 #include "program/verify.h"
-#include "runtime/runtimes.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,26 +14,10 @@
 #include <cmocka.h>
 
 #include "lib/lowered_job.h"
+#include "lib/megatron_narrow.h"
 #include "lib/random_mixed.h"
 
 static struct dtp_faults faults;
-
-static struct dtp_plan asked(const char *precision)
-{
-    struct dtp_plan plan = dtp_plan_default();
-    plan.runtime = &dtp_runtime_megatron, plan.strategy = DTP_DDP;
-    plan.sequence = 128, plan.micro_batch = 2, plan.loss = DTP_LOSS_FUSED;
-    assert_true(dtp_precision_recipe(precision, &plan.precision));
-    return plan;
-}
-
-/* Of 256 tokens: h 64, f 256, all of 4 heads of 16. */
-static struct dtp_transformer model(void)
-{
-    struct dtp_transformer t = dtp_transformer_default();
-    t.layers = 6, t.hidden = 64, t.heads = t.kv_heads = 4, t.head_dim = 16, t.vocab = 1024, t.ffn = 256;
-    return t;
-}
 
 static struct dtp_program *lowered(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                                    struct dtp_plan *plan)
@@ -60,8 +43,8 @@ static void test_which(void **state)
 {
     (void)state;
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
-    struct dtp_transformer t = model();
-    struct dtp_plan plan = asked("fp8-current");
+    struct dtp_transformer t = small_model(6);
+    struct dtp_plan plan = megatron_plan("fp8-current", DTP_DDP);
     plan.megatron.bf16_first = 2, plan.megatron.bf16_last = 1;
     struct dtp_program *program = lowered(&t, &cluster, &plan);
     for (uint64_t layer = 0; layer < t.layers; layer++) {
@@ -84,11 +67,11 @@ static void test_kept(void **state)
 {
     (void)state;
     struct dtp_cluster cluster = test_cluster(test_h200(), 1, 1);
-    struct dtp_transformer t = model();
+    struct dtp_transformer t = small_model(6);
     struct dtp_live_bytes live[2];
     uint64_t standing[2] = {0, 0};
     for (int i = 0; i < 2; i++) {
-        struct dtp_plan plan = asked("fp8-current");
+        struct dtp_plan plan = megatron_plan("fp8-current", DTP_DDP);
         plan.megatron.bf16_first = i ? 2 : 0, plan.megatron.bf16_last = i ? 1 : 0;
         struct dtp_program *program = lowered(&t, &cluster, &plan);
         live_bytes_of(program, t.layers, &live[i]);
@@ -120,7 +103,7 @@ static void test_random_plans(void **state)
         if (random_bool())
             *t = dtp_transformer_all_alike(t, false), t->activation = DTP_SWIGLU;
         *t = dtp_transformer_trained(t);
-        job.plan = asked(recipes[random_below(2)]);
+        job.plan = megatron_plan(recipes[random_below(2)], DTP_DDP);
         job.plan.strategy = random_bool() ? DTP_DDP : DTP_ZERO1;
         job.plan.accumulate = 1 + (uint32_t)random_below(4);
         job.plan.ep = t->experts ? 1u << random_below(3) : 1;
@@ -141,8 +124,8 @@ static void test_stages(void **state)
 {
     (void)state;
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
-    struct dtp_transformer t = model();
-    struct dtp_plan plan = asked("fp8-current");
+    struct dtp_transformer t = small_model(6);
+    struct dtp_plan plan = megatron_plan("fp8-current", DTP_DDP);
     struct dtp_program_set set;
     t.layers = 8, plan.pp = 4, plan.accumulate = 4, plan.megatron.bf16_first = plan.megatron.bf16_last = 1;
     memset(&faults, 0, sizeof faults);
@@ -169,9 +152,9 @@ static void test_refused(void **state)
                 {"fp8-delayed", 1, 1, "delayed scaling"},
                 {"fp8-current", 3, 3, "leave none of 6 layers"}};
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
-    struct dtp_transformer t = model();
+    struct dtp_transformer t = small_model(6);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct dtp_plan plan = asked(rows[i].precision);
+        struct dtp_plan plan = megatron_plan(rows[i].precision, DTP_DDP);
         plan.megatron.bf16_first = rows[i].first, plan.megatron.bf16_last = rows[i].last;
         memset(&faults, 0, sizeof faults);
         assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
