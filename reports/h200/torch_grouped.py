@@ -1,7 +1,8 @@
 """Seconds of torch._grouped_mm on one GPU: the three products of experts' matrices, rows evenly and unevenly divided.
 
-python3 torch_grouped.py OUT.csv: a row for each shape, product and division; the median of 20 calls of bf16 behind each other, after 5.
-forward [rows, in] x [experts, in, out], input [rows, out] x [experts, out, in], weight [in, rows] x [rows, out] of each expert.
+python3 torch_grouped.py OUT.csv: a row for each shape, product and division; the median of 20 calls of bf16 behind each
+other, after 5. forward [rows, in] x [experts, in, out], input [rows, out] x [experts, out, in], weight [in, rows] x
+[rows, out] of each expert.
 """
 import csv
 import sys
@@ -9,9 +10,10 @@ import sys
 import torch
 
 SHAPES = [  # experts, hidden, ffn of an expert, rows
-    (8, 4096, 14336, 8192), (8, 4096, 14336, 16384), (8, 2048, 4096, 16384), (8, 2048, 4096, 32768), (64, 2048, 1024, 32768),
-    (64, 2048, 1024, 65536), (64, 2048, 1024, 131072), (32, 2048, 1024, 65536), (32, 1024, 512, 65536), (128, 2048, 768, 65536),
-    (64, 2048, 1408, 24576), (60, 2048, 1408, 16384), (16, 4096, 6400, 8192), (4, 4096, 14336, 8192), (16, 2048, 1024, 65536)]
+    (8, 4096, 14336, 8192), (8, 4096, 14336, 16384), (8, 2048, 4096, 16384), (8, 2048, 4096, 32768),
+    (64, 2048, 1024, 32768), (64, 2048, 1024, 65536), (64, 2048, 1024, 131072), (32, 2048, 1024, 65536),
+    (32, 1024, 512, 65536), (128, 2048, 768, 65536), (64, 2048, 1408, 24576), (60, 2048, 1408, 16384),
+    (16, 4096, 6400, 8192), (4, 4096, 14336, 8192), (16, 2048, 1024, 65536)]
 
 
 def division(experts, rows, kind):
