@@ -112,6 +112,14 @@ static enum dtp_status draw(const struct dtp_context *context, const struct dtp_
     return status;
 }
 
+/* What a reader looks for in vain. */
+static void say_left_out(const struct dtp_chart_data *data, const struct dtp_page *page)
+{
+    if (data->refused || data->out_of_memory)
+        dtp_page_say(page, 0, 4, "not drawn: %zu row%s refused, %zu out of memory", data->refused,
+                     dtp_plural(data->refused), data->out_of_memory);
+}
+
 static enum dtp_status chart(const struct dtp_context *context, enum dtp_chart kind, const char *path,
                              const struct dtp_chart_filter *filters)
 {
@@ -131,6 +139,8 @@ static enum dtp_status chart(const struct dtp_context *context, enum dtp_chart k
             .chart = kind, .data = as_it_is ? NULL : &data, .csv = path, .figure = a->output, .title = title};
         status =
             dtp_chart_is_area(kind) && is_text(a->output) ? draw_text(context, &figure, table) : draw(context, &figure);
+        if (status == DTP_OK)
+            say_left_out(&data, &context->page);
     }
     dtp_chart_data_destroy(&data);
     dtp_table_destroy(table);

@@ -53,7 +53,7 @@ enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table
                                 : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the chart '%s' shows its table as it is",
                                             dtp_chart_name(chart));
     if (status == DTP_OK)
-        dtp_chart_source_shared(&source, out->shared, sizeof out->shared);
+        dtp_chart_source_shared(&source, out->shared, sizeof out->shared), out->refused = source.refused;
     else
         dtp_chart_data_destroy(out);
     if (status == DTP_OK && chart == DTP_CHART_PARETO)

@@ -28,7 +28,8 @@ struct dtp_chart_data {
     size_t column_count;
     struct dtp_chart_row *rows;
     size_t row_count, series_count;
-    char shared[160]; /* what all rows have in common, for a title: "llama-2-7b, full_shard, 8 GPUs" */
+    size_t refused, out_of_memory; /* rows of the table that are not among them, for that */
+    char shared[160];              /* what all rows have in common, for a title: "llama-2-7b, full_shard, 8 GPUs" */
 };
 
 /* What an area stands for: its letter in charts of text, its column in a table of plans. */

@@ -151,8 +151,10 @@ static enum dtp_status read_lines(const struct dtp_chart_source *s, struct dtp_c
     enum dtp_status status = dtp_chart_needs_columns(s, data->chart, data->columns, data->column_count, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         char label[DTP_CHART_LABEL_BYTES];
-        if (only_what_runs && dtp_chart_is_oom(s, s->rows[i]))
+        if (only_what_runs && dtp_chart_is_oom(s, s->rows[i])) {
+            data->out_of_memory++;
             continue;
+        }
         dtp_chart_source_words(s, s->rows[i], label, sizeof label);
         struct dtp_chart_row *row = dtp_chart_add_row(data, label[0] ? label : "the plan");
         for (size_t k = 0; k < data->column_count; k++) {

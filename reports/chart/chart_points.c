@@ -179,8 +179,10 @@ enum dtp_status dtp_chart_read_pareto(const struct dtp_chart_source *s, struct d
     if (status == DTP_OK)
         status = dtp_chart_needs_column(s, data->chart, "usd_per_billion_tokens", faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
-        if (dtp_chart_is_oom(s, s->rows[i]))
+        if (dtp_chart_is_oom(s, s->rows[i])) {
+            data->out_of_memory++;
             continue;
+        }
         struct dtp_chart_row *row =
             dtp_chart_add_row(data, dtp_table_text(s->table, s->rows[i], dtp_table_column(s->table, "gpu")));
         read_point(s, s->rows[i], training, row);

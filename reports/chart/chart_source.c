@@ -127,8 +127,6 @@ static bool find_varying(struct dtp_chart_source *s, long x)
 
 static bool passes(const struct dtp_table *table, size_t row, const struct dtp_chart_filter *filters, size_t count)
 {
-    if (*dtp_table_text(table, row, dtp_table_column(table, "refused_because")))
-        return false;
     for (size_t i = 0; i < count; i++)
         if (strcmp(dtp_table_text(table, row, dtp_table_column(table, filters[i].column)), filters[i].value) != 0)
             return false;
@@ -147,9 +145,15 @@ enum dtp_status dtp_chart_source_read(const struct dtp_table *table, const struc
         if (dtp_table_column(table, filters[i].column) < 0)
             return dtp_fault(faults, DTP_BAD_INPUT, "--where", 0, "%s has no column '%s'", dtp_table_name(table),
                              filters[i].column);
-    for (size_t row = 0; row < room; row++)
-        if (passes(table, row, filters, filter_count))
+    long refused = dtp_table_column(table, "refused_because");
+    for (size_t row = 0; row < room; row++) {
+        if (!passes(table, row, filters, filter_count))
+            continue;
+        if (*dtp_table_text(table, row, refused))
+            out->refused++;
+        else
             out->rows[out->row_count++] = row;
+    }
     if (out->row_count == 0)
         return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 0,
                          filter_count ? "has no row that passes --where"
@@ -224,6 +228,16 @@ void dtp_chart_source_words(const struct dtp_chart_source *s, size_t row, char *
     dtp_chart_label(words, out, bytes);
 }
 
+/* Whether one of the rows has stages, so that a schedule says something. A table of other columns is what it says. */
+static bool has_stages(const struct dtp_chart_source *s)
+{
+    long column = dtp_table_column(s->table, "pp_count");
+    for (size_t i = 0; i < s->row_count; i++)
+        if (strcmp(dtp_table_text(s->table, s->rows[i], column), "1") != 0)
+            return true;
+    return false;
+}
+
 void dtp_chart_source_shared(const struct dtp_chart_source *s, char *out, size_t bytes)
 {
     static const char *const columns[] = {"model",     "strategy",   "gpus_count", "gpu",
@@ -232,7 +246,7 @@ void dtp_chart_source_shared(const struct dtp_chart_source *s, char *out, size_t
     for (size_t k = 0; k < sizeof columns / sizeof *columns; k++) {
         long column = dtp_table_column(s->table, columns[k]);
         const char *first = dtp_table_text(s->table, s->rows[0], column);
-        bool same = *first != '\0';
+        bool same = *first != '\0' && (strcmp(columns[k], "schedule") != 0 || has_stages(s));
         size_t i = 0;
         for (size_t row = 1; row < s->row_count && same; row++)
             same = strcmp(first, dtp_table_text(s->table, s->rows[row], column)) == 0;

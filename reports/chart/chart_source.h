@@ -9,7 +9,7 @@
 struct dtp_chart_source {
     const struct dtp_table *table;
     size_t *rows; /* indices into the table: those that pass the filters and were not refused */
-    size_t row_count;
+    size_t row_count, refused;
     long choices[DTP_CHART_MAX_CHOICES]; /* columns that say what was planned, those that are named first in front */
     size_t choice_count;
     uint64_t varying; /* bit i: rows differ in choices[i], and not only as a consequence of x and the choices before */

@@ -21,10 +21,12 @@ set xlabel "GiB on the fullest GPU at the peak of a step"
 set xrange [0:widest * 1.14]
 set yrange [0.4:plans + 0.6]
 if (!plain) { set grid noytics xtics }
+# A figure that the mark would cross stands behind it.
+clear(end, capacity) = capacity >= end && capacity < end + 0.075 * widest ? capacity : end
 eval below(5)
 thick = plans > 12 ? 0.4 : 0.32
 plot for [i=1:words(shown)] ARG1 \
     using (upto(int(word(shown, i)))):(height($0)):(upto(int(word(shown, i)) - 1)):(upto(int(word(shown, i)))):(height($0) - thick):(height($0) + thick):ytic(strcol(1)) \
     skip 1 with boxxyerror lc rgb word(colours, int(word(shown, i)) - 2) title word(owners, int(word(shown, i)) - 2), \
     ARG1 using ($2 / GiB):(height($0) - 0.5):(0):(1) skip 1 with vectors nohead lw 2.5 lc rgb "black" title "capacity", \
-    ARG1 using (upto(14)):(height($0)):(sprintf("%.1f", upto(14))) skip 1 with labels left offset 0.6,0 notitle
+    ARG1 using (clear(upto(14), part(2) / GiB)):(height($0)):(sprintf("%.1f", upto(14))) skip 1 with labels left offset 0.6,0 notitle

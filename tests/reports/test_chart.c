@@ -53,7 +53,25 @@ static void test_scaling(void **state)
     assert_true(data.rows[1].value[0] == 16 && data.rows[1].value[3] == 200);
     assert_string_equal(data.rows[2].label, "ddp");
     assert_string_equal(data.shared, "m \u00b7 h100");
+    assert_true(data.refused == 1 && data.out_of_memory == 1);
     dtp_chart_data_destroy(&data);
+}
+
+/* A schedule is of pipelines: tables have its default in rows without one. */
+static void test_schedule_is_of_stages(void **state)
+{
+    (void)state;
+    struct dtp_chart_data data;
+    for (int stages = 1; stages <= 2; stages++) {
+        char text[300];
+        snprintf(text, sizeof text,
+                 "model,gpus_count,schedule,pp_count,verdict,tokens_per_s,scaling_efficiency_fraction\n"
+                 "m,8,1f1b,1,fits,100,1\nm,16,1f1b,%d,fits,190,0.95\n",
+                 stages);
+        assert_int_equal(read_chart(DTP_CHART_SCALING, text, &data), DTP_OK);
+        assert_string_equal(data.shared, stages > 1 ? "m \u00b7 1f1b" : "m");
+        dtp_chart_data_destroy(&data);
+    }
 }
 
 static void test_filter(void **state)
@@ -229,9 +247,11 @@ static void test_schedule(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scaling),     cmocka_unit_test(test_filter), cmocka_unit_test(test_pareto),
-        cmocka_unit_test(test_bars_add_up), cmocka_unit_test(test_fit),    cmocka_unit_test(test_labels),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_kinds),  cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_scaling),     cmocka_unit_test(test_schedule_is_of_stages),
+        cmocka_unit_test(test_filter),      cmocka_unit_test(test_pareto),
+        cmocka_unit_test(test_bars_add_up), cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_labels),      cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_kinds),       cmocka_unit_test(test_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
