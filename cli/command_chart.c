@@ -115,9 +115,13 @@ static enum dtp_status draw(const struct dtp_context *context, const struct dtp_
 /* What a reader looks for in vain. */
 static void say_left_out(const struct dtp_chart_data *data, const struct dtp_page *page)
 {
-    if (data->refused || data->out_of_memory)
-        dtp_page_say(page, 0, 4, "not drawn: %zu row%s refused, %zu out of memory", data->refused,
-                     dtp_plural(data->refused), data->out_of_memory);
+    char words[96] = "";
+    if (data->refused)
+        dtp_append_part(words, sizeof words, ", ", "%zu refused", data->refused);
+    if (data->out_of_memory)
+        dtp_append_part(words, sizeof words, ", ", "%zu out of memory", data->out_of_memory);
+    if (words[0])
+        dtp_page_say(page, 0, 4, "rows that are not drawn: %s", words);
 }
 
 static enum dtp_status chart(const struct dtp_context *context, enum dtp_chart kind, const char *path,
