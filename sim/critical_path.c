@@ -50,7 +50,7 @@ size_t dtp_critical_path(const struct dtp_program *program, const struct dtp_tim
                          struct dtp_path_row rows[DTP_PATH_MAX_ROWS])
 {
     struct walk walk = {.ops = dtp_program_ops(program), .rows = rows};
-    const char *phase = "";
+    const char *phase = "start";
     double now_s = 0;
     uint32_t marked = 0;
     for (size_t i = 0; i < timeline->critical_count; i++) {

@@ -8,7 +8,7 @@
 #include "sim/simulate.h"
 
 struct dtp_path_row {
-    const char *phase;                /* name of the mark: "forward", "loss", ...; "" before the first */
+    const char *phase;                /* name of the mark: "forward", "loss", ...; "start" before the first */
     bool of_layers;                   /* else: embedding, head and what belongs to no layer */
     uint16_t first_layer, last_layer; /* in the order of the path */
     uint32_t micro_steps;             /* that have operations of this row on the path */

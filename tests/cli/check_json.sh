@@ -82,6 +82,8 @@ assert parts(bounds) < 0.99 * bounds["step_s"], (parts(bounds), bounds["step_s"]
 assert abs(parts(simulated) - simulated["step_s"]) <= 1e-9 * simulated["step_s"], (parts(simulated), simulated["step_s"])
 END
 holds dtplan.simulation-1 simulate --model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --pp 4 --accumulate 8
+# A rank whose critical path begins before its first pass.
+holds dtplan.simulation-1 simulate --model deepseek-v3 --gpus 256 --runtime megatron --strategy zero1 --pp 16 --ep 16 --accumulate 16
 holds dtplan.plan-1 plan --model llama-2-7b --gpus 8 --runtime megatron --strategy zero1 --tp 2 --pp 2 --accumulate 8
 holds dtplan.whatif-1 whatif --params 3e9 --gpus 16 --accumulate 2
 holds dtplan.whatif-1 whatif --model gpt-2 --gpus 8 --strategy ddp --fidelity closed
