@@ -100,7 +100,8 @@ static const char *instead_of(enum option option, enum dtp_command command)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].command == command && rows[i].option == option)
             return rows[i].words;
-    return NULL;
+    bool prints = options[OPTION_JSON].commands & 1u << command && command != DTP_COMMAND_RUN;
+    return option == OPTION_OUTPUT && prints ? "which prints: write --json >FILE" : NULL;
 }
 
 /* An option of other commands, named. */

@@ -28,6 +28,36 @@ static const char *flag_of_name(const char *name, char *out, size_t bytes)
     return out;
 }
 
+/* Words of other programs for what is a value here, or whose letters are near to none of ours; NULL: it is none. */
+static const char *meant_by(const char *key)
+{
+    static const struct {
+        const char *word, *meant;
+    } rows[] = {
+        {"zero", "--strategy zero1, zero2 or zero3"},
+        {"zero_stage", "--strategy zero1, zero2 or zero3"},
+        {"fsdp", "--strategy full_shard"},
+        {"ddp", "--strategy ddp"},
+        {"dtype", "--precision bf16-mixed"},
+        {"bf16", "--precision bf16-mixed"},
+        {"fp16", "--precision fp16-mixed"},
+        {"fp8", "--precision fp8-tensorwise"},
+        {"mixed_precision", "--precision bf16-mixed"},
+        {"tensor_parallel", "--tp N"},
+        {"pipeline_parallel", "--pp N"},
+        {"context_parallel", "--cp N"},
+        {"expert_parallel", "--ep N"},
+        {"batch", "--micro-batch N, of each GPU, or --global-batch N"},
+        {"context", "--seq N"},
+        {"context_length", "--seq N"},
+        {"gradient_checkpointing", "--checkpointing full"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].word, key) == 0)
+            return rows[i].meant;
+    return NULL;
+}
+
 void dtp_fault_unknown_flag(const char *flag, enum dtp_command command, struct dtp_faults *faults)
 {
     struct dtp_nearest nearest;
@@ -42,6 +72,11 @@ void dtp_fault_unknown_flag(const char *flag, enum dtp_command command, struct d
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a key of jobs, of which '%s' takes none%s; see dtplan help %s",
                   flag, dtp_command_text(command), command == DTP_COMMAND_BACKTEST ? ": they stand in its table" : "",
                   dtp_command_text(command));
+        return;
+    }
+    if (takes_job && strncmp(flag, "--", 2) == 0 && meant_by(key)) {
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: unknown flag of '%s'; write %s", flag, dtp_command_text(command),
+                  meant_by(key));
         return;
     }
     snprintf(typed, sizeof typed, "%.*s", (int)strcspn(flag, "="), flag);

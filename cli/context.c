@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The files that a key's value names, machines or models. */
 static enum dtp_status read_named(struct dtp_catalog *catalog, const char *key, const char *value,
@@ -54,13 +55,22 @@ enum dtp_status dtp_context_spare(const struct dtp_context *context, const struc
     return worst;
 }
 
+/* A preset in the place of a scenario file. */
+static bool is_model(const struct dtp_catalog *catalog, const char *word)
+{
+    return access(word, F_OK) != 0 && dtp_catalog_model(catalog, word, NULL, 0, NULL);
+}
+
 enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_catalog *catalog,
                                   struct dtp_scenario **out)
 {
     const struct dtp_arguments *a = context->arguments;
     enum dtp_status worst = dtp_scenario_create(out, context->faults);
     for (size_t i = 0; i < a->word_count && *out; i++)
-        worst = dtp_worse(worst, dtp_scenario_read(*out, a->words[i], context->faults));
+        worst = dtp_worse(worst, is_model(catalog, a->words[i])
+                                     ? dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                                                 "%s: no file, but a model; write --model %s", a->words[i], a->words[i])
+                                     : dtp_scenario_read(*out, a->words[i], context->faults));
     if (*out && context->scenario)
         worst = dtp_worse(
             worst, dtp_scenario_parse(*out, "scenario", context->scenario, strlen(context->scenario), context->faults));

@@ -263,6 +263,9 @@ grep -q '"micro_batch": 3' out || failed "a flag overrides the file, whatever th
     done
     careless simulate --params 7e9 --accumulate 70000
     careless --params 7e9 --optimizer adam8bit --moment-dtype bf16
+    careless --params 7e9 --zero 3 --dtype bf16
+    careless plan llama-7b --gpus 8
+    careless plan --params 7e9 --output plan.json
     careless --params 7e9 --optimizer paged-adam8bit
     careless --params 7e9 --lora 8 --moment-dtype fp32
     careless --params 7e9 --runtime deepspeed --strategy zero2 --moment-dtype bf16
