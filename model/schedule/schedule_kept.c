@@ -43,3 +43,45 @@ double dtp_schedule_kept(const struct dtp_schedule_shape *shape)
     default: return m; /* GPipe's */
     }
 }
+
+/* In chunks of a rank; most wait on the last rank, but for V-Half and V-Min, whose patterns repeat from rank to
+ * rank. */
+static struct dtp_schedule_waiting in_chunks(const struct dtp_schedule_shape *shape)
+{
+    const struct dtp_pass_times *t = &shape->times;
+    const double m = shape->micro_batches, p = shape->ranks, v = fmax(1, shape->chunks),
+                 group = shape->group ? shape->group : shape->ranks, kept = dtp_schedule_kept(shape);
+    const double looped = fmin(kept * v, (v - 1) * group + 1);
+    double last = 0; /* of schedules with a chunk a rank: W's that wait on the last */
+    switch (shape->kind) {
+    case DTP_SCHEDULE_GPIPE: return (struct dtp_schedule_waiting){0, 0, m, m, 0};
+    case DTP_SCHEDULE_INTERLEAVED: return (struct dtp_schedule_waiting){0, 0, looped, 1, 0};
+    case DTP_SCHEDULE_ZB_INTERLEAVED: return (struct dtp_schedule_waiting){(v - 1) * group, p, looped, 1, p - 1};
+    case DTP_SCHEDULE_ZB_V:
+        return (struct dtp_schedule_waiting){0, m > p ? fmin(2 * p - 1, 2 * (m - p) + 1) : 0, 2 * kept, 1, 0};
+    case DTP_SCHEDULE_V_HALF: return (struct dtp_schedule_waiting){2 * kept - 2, 2, 2 * kept, 1, 0};
+    case DTP_SCHEDULE_V_MIN: /* where two ranks are left over of threes, F and B are a pass nearer */
+        return (struct dtp_schedule_waiting){fmin(2 * kept - (shape->ranks % 3 == 2 ? 0 : 2), 2 * m - 2), 2, 2 * kept,
+                                             1, 0};
+    case DTP_SCHEDULE_DUALPIPE: return (struct dtp_schedule_waiting){0, p / 2, kept, 1, 0};
+    case DTP_SCHEDULE_DUALPIPEV: return (struct dtp_schedule_waiting){0, p, 2 * kept, 1, 0};
+    case DTP_SCHEDULE_ZB_H1: last = p; break;
+    case DTP_SCHEDULE_ZB_H2: last = 2 * p - 1; break;
+    case DTP_SCHEDULE_ZB_1P: last = t->send_s * 2 * (p - 1) > p * t->weight_s ? 2 : p; break; /* F's are late there */
+    case DTP_SCHEDULE_ZB_2P: last = 2 * p; break;
+    default: break;
+    }
+    last = fmin(m, last);
+    return (struct dtp_schedule_waiting){0, last, 1, 1, fmax(0, last - 1)};
+}
+
+struct dtp_schedule_waiting dtp_schedule_waiting(const struct dtp_schedule_shape *shape)
+{
+    struct dtp_schedule_waiting out = in_chunks(shape);
+    const struct dtp_schedule_row *row = dtp_schedule_row(shape->kind);
+    const double chunks = row->placement == DTP_CHUNKS_TWO_WAY ? 1 : fmax(1, shape->chunks);
+    out.forwards /= chunks;
+    out.weights /= chunks;
+    out.head_forwards /= chunks;
+    return out;
+}

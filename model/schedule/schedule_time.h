@@ -74,4 +74,13 @@ double dtp_schedule_bubble(const struct dtp_schedule_shape *shape, const struct 
  * `shape` are stated. */
 double dtp_schedule_kept(const struct dtp_schedule_shape *shape);
 
+/* Of the rank where most weight gradients wait, at that instant, and of the rank with the head, when a loss is made.
+ * Forwards and weights are in micro-batches of all chunks of a rank, the others of the last stage. */
+struct dtp_schedule_waiting {
+    double forwards, weights; /* under way between F and backward; between B and W, 0 where backward is whole */
+    double head_forwards;     /* under way on the rank with the head, the one of the loss too */
+    double losses, heads;     /* of the last stage between F and its backward; then, between B and W */
+};
+struct dtp_schedule_waiting dtp_schedule_waiting(const struct dtp_schedule_shape *shape);
+
 #endif

@@ -166,6 +166,69 @@ static void test_kept_by_formula(void **state)
     assert_true(checked > 2000);
 }
 
+/* What dtp_schedule_waiting says, counted from the lists. */
+static struct dtp_schedule_waiting waiting_of(const struct dtp_schedule *s)
+{
+    struct dtp_schedule_waiting out = {.losses = 0};
+    const double chunks = dtp_schedule_lines(s) == 2 ? 1 : s->shape.chunks;
+    for (uint32_t r = 0; r < s->shape.ranks; r++) {
+        double under_way[DTP_PASS_WEIGHT + 1] = {0}, of_head[DTP_PASS_WEIGHT + 1] = {0};
+        for (uint32_t i = s->first[r]; i < s->first[r + 1]; i++) {
+            const struct dtp_pass *pass = &s->passes[i];
+            const bool head = dtp_schedule_stage(s, r, pass->chunk) + 1 == s->stages,
+                       forward = pass->kind == DTP_PASS_FORWARD;
+            const bool back = pass->kind == DTP_PASS_BACKWARD || pass->kind == DTP_PASS_WHOLE_BACKWARD;
+            const double waits = (pass->kind == DTP_PASS_BACKWARD) - (pass->kind == DTP_PASS_WEIGHT);
+            under_way[0] += forward - back, under_way[1] += waits;
+            of_head[0] += head * (forward - back), of_head[1] += head * waits;
+            out.losses = fmax(out.losses, of_head[0]);
+            if (head && forward) {
+                out.head_forwards = fmax(out.head_forwards, under_way[0] / chunks);
+                out.heads = fmax(out.heads, of_head[1]);
+            }
+            if (under_way[1] / chunks > out.weights)
+                out.weights = under_way[1] / chunks, out.forwards = 0;
+            if (under_way[1] / chunks >= out.weights && out.weights > 0)
+                out.forwards = fmax(out.forwards, under_way[0] / chunks);
+        }
+    }
+    return out;
+}
+
+static void test_waiting_by_formula(void **state)
+{
+    (void)state;
+    int checked = 0;
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
+        for (uint32_t p = 2; p <= 12; p++)
+            for (uint32_t m = 1; m <= 3 * p; m++) {
+                struct dtp_schedule_shape shape = {
+                    .kind = (enum dtp_schedule_kind)kind, .ranks = p, .micro_batches = m};
+                struct dtp_schedule schedule;
+                if (dtp_schedule_create(&shape, &schedule, NULL) != DTP_OK)
+                    continue;
+                shape = schedule.shape;
+                struct dtp_schedule_waiting listed = waiting_of(&schedule), formula = dtp_schedule_waiting(&shape);
+                dtp_schedule_destroy(&schedule);
+                const bool loops = dtp_schedule_row(shape.kind)->placement == DTP_CHUNKS_LOOP;
+                if (!loops && m < 2 * p) /* patterns that begin and end at once */
+                    continue;
+                const double most_apart = loops ? CLOSE : 1;
+                if (fabs(listed.weights - formula.weights) > CLOSE || fabs(listed.losses - formula.losses) > CLOSE ||
+                    fabs(listed.heads - formula.heads) > CLOSE ||
+                    fabs(listed.forwards - formula.forwards) > most_apart ||
+                    fabs(listed.head_forwards - formula.head_forwards) > most_apart)
+                    fail_msg(
+                        "%s, %u ranks, %u micro-batches: %g + %g wait, %g with %g losses and %g behind; by formula "
+                        "%g + %g, %g with %g and %g",
+                        dtp_schedule_row(shape.kind)->word, p, m, listed.forwards, listed.weights, listed.head_forwards,
+                        listed.losses, listed.heads, formula.forwards, formula.weights, formula.head_forwards,
+                        formula.losses, formula.heads);
+                checked++;
+            }
+    assert_true(checked > 1500);
+}
+
 /* ---- formulas ------------------------------------------------------------------------------------------------------
  */
 
@@ -352,6 +415,7 @@ int main(void)
         cmocka_unit_test(test_pairs_taken_apart_wait_less),
         cmocka_unit_test(test_what_weights_keep),
         cmocka_unit_test(test_kept_by_formula),
+        cmocka_unit_test(test_waiting_by_formula),
         cmocka_unit_test(test_formulas_and_timer_agree),
         cmocka_unit_test(test_few_micro_batches),
         cmocka_unit_test(test_unequal_stages_by_hand),
