@@ -138,5 +138,7 @@ uint64_t dtp_activations_for_weights(const struct dtp_plan *plan, const struct d
         outputs +=
             matrix->expert ? dtp_layer_received(tensors, tensors->kind.experts_per_token * matrix->out) : matrix->out;
     }
+    if (plan->runtime->holds_passes) /* autograd's graph is one */
+        inputs = tensors->saved;
     return dtp_layer_tensors_bytes(tensors, inputs) + dtp_plan_compute_bytes(plan) * outputs;
 }

@@ -15,10 +15,14 @@
  *             sum_i t_i + (m-1) max t; with v chunks of the model per GPU the fill and drain shrink by v: bubble
  *             (p-1)/(v m) for equal stages (Narayanan 2021, 2.2). A boundary sends B/tp bytes each way per
  *             micro-step and chunk
- *   memory    the first stage holds activations of min(m, p) micro-steps, interleaved 1 + (p-1)/(p v) times as many;
- *             the last one those of one and the logits (Korthikanti 2022, 4.2.3). The larger counts
+ *   memory    of the fullest of: the first rank, with micro-steps in flight (1F1B min(m, p), interleaved 1 + (p-1)/(p
+ * v) times as many: Korthikanti 2022, 4.2.3; others: dtp_schedule_kept); the one behind it, without an end of the
+ * model; the one with the head, at a loss; the one where most weight gradients wait for their pass, of which each holds
+ * what it reads, however little checkpointing keeps until backward (dtp_schedule_waiting). Each with its own layers and
+ * tables, by share of the slice's states
  *
- * What a runtime's stages hold besides is a property of it (copies_passes). Not modelled: offload, expert parallelism.
+ * What a runtime's stages hold besides is a property of it (copies_passes,
+ * holds_passes). Not modelled: offload, expert parallelism.
  */
 #ifndef DTP_MODEL_PARALLEL_H
 #define DTP_MODEL_PARALLEL_H

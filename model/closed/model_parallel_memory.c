@@ -21,18 +21,79 @@ static void add_bytes(struct dtp_memory *m, enum dtp_phase phase, enum dtp_owner
     m->phase_total_bytes[phase] += bytes;
 }
 
+/* Less where `bytes` is below 0, at most what is there. */
+static void add_signed(struct dtp_memory *m, enum dtp_phase phase, enum dtp_owner owner, double bytes)
+{
+    if (bytes >= 0) {
+        add_bytes(m, phase, owner, (uint64_t)bytes);
+        return;
+    }
+    const uint64_t less = (uint64_t)fmin((double)m->phase_bytes[phase][owner], -bytes);
+    m->phase_bytes[phase][owner] -= less;
+    m->phase_total_bytes[phase] -= less;
+}
+
+static const enum dtp_owner states[] = {DTP_OWNER_PARAMS, DTP_OWNER_GRADS, DTP_OWNER_OPTIMIZER};
+#define STATES (sizeof states / sizeof *states)
+
+/* Parameters, gradients and optimizer state of a phase become `share` of the slice's. */
+static void scale_states(struct dtp_memory *m, enum dtp_phase phase, double share)
+{
+    for (size_t i = 0; i < STATES; i++)
+        add_signed(m, phase, states[i], (share - 1) * (double)m->phase_bytes[phase][states[i]]);
+}
+
 /* Of a schedule with several copies of the model each rank holds a stage of each. */
 static void add_copies(const struct dtp_plan *plan, struct dtp_memory *m)
 {
-    static const enum dtp_owner held[] = {DTP_OWNER_PARAMS, DTP_OWNER_GRADS, DTP_OWNER_OPTIMIZER};
     uint32_t more = dtp_schedule_row(plan->schedule)->copies - 1;
     for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
-        for (size_t i = 0; i < sizeof held / sizeof *held; i++)
-            add_bytes(m, (enum dtp_phase)phase, held[i], more * m->phase_bytes[phase][held[i]]);
+        for (size_t i = 0; i < STATES; i++)
+            add_bytes(m, (enum dtp_phase)phase, states[i], more * m->phase_bytes[phase][states[i]]);
+}
+
+/* Bytes of a token in a layer: until backward, of layers that are checkpointed and of those between on average; until
+ * its weight gradients, behind that of its input; and what the head and its loss keep until both. */
+struct kept {
+    double slice, layer, first, last, waiting, head, head_waiting, loss;
+};
+
+/* Of a rank's layers 0, N, 2N, ... are checkpointed. */
+static double mean_kept(const struct dtp_activations *a, uint64_t layers)
+{
+    const uint64_t every = a->checkpoint_every > 1 ? a->checkpoint_every : 1, n = layers ? layers : 1;
+    const double checkpointed = (double)dtp_divide_up(n, every) / (double)n;
+    return checkpointed * (double)a->layer_kept + (1 - checkpointed) * (double)a->layer_all;
+}
+
+/* Norms' results and the MLP's product, which our executor makes again (DTP_CHECKPOINT_SELECTIVE_MATMUL of plan.h). */
+#define MADE_AGAIN (DTP_TENSOR_BIT(NORM1) | DTP_TENSOR_BIT(NORM2) | DTP_TENSOR_BIT(PRODUCT))
+
+/* Our executor makes logits in its backward, a chunked loss chunk by chunk. Who holds its passes has the loss with the
+ * forward, whose log-softmax in fp32 stands beside the logits, and leaves the head's weight gradient too. */
+static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *plan)
+{
+    const bool holds = s->plan.runtime->holds_passes, eager = dtp_plan_loss(&s->plan) == DTP_LOSS_EAGER;
+    const bool logits = s->plan.loss != DTP_LOSS_NATIVE && dtp_plan_loss(&s->plan) != DTP_LOSS_CHUNKED;
+    struct dtp_layer_tensors tensors;
+    struct dtp_activations a;
+    dtp_layer_tensors_of(&s->transformer, dtp_layer_mlp_of(&s->transformer), &s->cluster, &s->plan, &tensors);
+    dtp_activations_of(&s->transformer, &s->plan, &tensors, &a);
+    if (s->plan.runtime->arena && s->plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        a.layer_kept = dtp_layer_tensors_bytes(&tensors, tensors.saved & ~MADE_AGAIN);
+    return (struct kept){.slice = (double)s->transformer.layers * mean_kept(&a, s->transformer.layers),
+                         .layer = mean_kept(&a, plan->most_layers),
+                         .first = mean_kept(&a, plan->first_layers),
+                         .last = mean_kept(&a, plan->head_layers),
+                         .waiting = (double)dtp_activations_for_weights(&s->plan, &tensors),
+                         .head = (double)a.head + (logits ? (double)a.logits_gradient : 0) +
+                                 (holds && eager ? 4.0 * (double)s->transformer.vocab : 0),
+                         .loss = holds ? (double)a.logits_gradient : 0,
+                         .head_waiting = holds ? (double)(a.head + a.logits_gradient) : 0};
 }
 
 /* Bytes of a token that the first stage's layers in bf16 keep beyond others'. */
-static double wider_layers(const struct dtp_slice *s, uint64_t kept)
+static double wider_layers(const struct dtp_slice *s, double kept)
 {
     const struct dtp_plan wide = dtp_plan_of_wide_layers(&s->plan);
     uint64_t layers = dtp_plan_wide_layers(&s->plan, &s->transformer, 0, s->transformer.layers);
@@ -40,43 +101,149 @@ static double wider_layers(const struct dtp_slice *s, uint64_t kept)
     if (!layers)
         return 0;
     dtp_activations_count(&s->transformer, &s->cluster, &wide, &activations);
-    return (double)layers * ((double)activations.layer_kept - (double)kept);
+    return (double)layers * ((double)activations.layer_kept - kept);
 }
 
 /* Bytes of a token that micro-batches keep in the pass whose weight gradients wait (plan.executor.delay_wgrad): what
  * these read, of one pass, beside the other micro-batches in flight. The first rank does not wait unless it holds a
  * later chunk, so by 1F1B the second one does, which has one fewer in flight. */
-static double kept_beside_waiting(const struct dtp_slice *s, const struct dtp_plan *plan, double kept)
+static double kept_beside_waiting(const struct dtp_slice *s, const struct dtp_plan *plan, const struct kept *kept)
 {
-    struct dtp_layer_tensors tensors;
     const double chunk = (double)s->transformer.layers / plan->virtual_stages,
                  waiting = fmin(plan->executor.delay_wgrad, chunk);
     if (!plan->executor.delay_wgrad)
         return 0;
     const double under_way =
         plan->schedule == DTP_SCHEDULE_1F1B ? fmin(plan->accumulate, plan->pp - 1.0) : in_flight(plan);
-    dtp_layer_tensors_of(&s->transformer, dtp_layer_mlp_of(&s->transformer), &s->cluster, &s->plan, &tensors);
-    return (under_way * (double)s->transformer.layers - chunk) * kept +
-           waiting * (double)dtp_activations_for_weights(&s->plan, &tensors);
+    return (under_way * (double)s->transformer.layers - chunk) * kept->layer + waiting * kept->waiting;
 }
 
-/* The slice's memory is the last stage's. The first one's peak is the backward of its last layer with the activations
- * of all micro-steps in flight; the slice's late backward has those of one layer. */
-static void fill_memory(const struct dtp_plan *plan, const struct dtp_slice *s, uint64_t stream_bytes,
+/* The same where the schedule lets weight gradients wait; a layer's the slice's own backward has. */
+static double kept_until_weights(const struct dtp_plan *plan, double layers, const struct kept *kept)
+{
+    const struct dtp_schedule_shape shape = dtp_plan_schedule(plan);
+    const struct dtp_schedule_waiting wait = dtp_schedule_waiting(&shape);
+    const double heads = plan->head_rank ? wait.weights * plan->virtual_stages : 0;
+    if (!(wait.weights > 0))
+        return 0;
+    return wait.forwards * layers * kept->layer + (wait.weights * layers - 1) * kept->waiting +
+           heads * kept->head_waiting;
+}
+
+/* On the rank before the last, which may have more layers: there one micro-batch and more is under way forward for each
+ * that waits less. */
+static double kept_until_weights_before(const struct dtp_plan *plan, const struct kept *kept)
+{
+    struct dtp_plan fewer = *plan;
+    fewer.pp -= plan->pp > 2;
+    const struct dtp_schedule_shape shape = dtp_plan_schedule(plan);
+    const double layers = plan->most_layers, until = kept_until_weights(&fewer, layers, kept);
+    const struct dtp_schedule_shape before = dtp_plan_schedule(&fewer);
+    const double less = dtp_schedule_waiting(&shape).weights - dtp_schedule_waiting(&before).weights;
+    return until > 0 ? until + less * layers * kept->layer : 0;
+}
+
+/* Of a token on the rank with the head, at a loss: of all micro-batches that stand there, less the layers that the
+ * slice has of one. */
+static double kept_beside_loss(const struct dtp_plan *plan, const struct kept *kept)
+{
+    const struct dtp_schedule_shape shape = dtp_plan_schedule(plan);
+    const struct dtp_schedule_waiting wait = dtp_schedule_waiting(&shape);
+    const double layers = plan->head_layers;
+    const bool loops = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_LOOP;
+    const double waiting = loops ? wait.heads / plan->virtual_stages : 0;
+    return wait.head_forwards * layers * kept->last - kept->slice + (wait.losses - 1) * kept->head + kept->loss +
+           waiting * layers * kept->waiting + wait.heads * kept->head_waiting;
+}
+
+/* Parameters of a rank with so many layers and tables (embedding, head), of the slice's. */
+static double share_of(const struct dtp_slice *s, double layers, double tables)
+{
+    const struct dtp_parameter_count count = dtp_transformer_count(&s->transformer);
+    const double table = (double)(s->transformer.vocab * s->transformer.hidden), all = (double)count.total,
+                 own = s->transformer.tied_head ? 1 : 2, layer = (double)count.layers / (double)s->transformer.layers;
+    return 1 + ((layers - (double)s->transformer.layers) * layer + (tables - own) * table) / all;
+}
+
+/* A rank in its last backward: its parameters, of the slice's, and what it keeps besides, in bytes of a token and in
+ * rows of the stream for each micro-batch. */
+struct late {
+    double share, kept, rows;
+};
+
+/* Of stages that hold as many layers as any, without the model's ends, the first has by 1F1B one micro-batch fewer in
+ * flight than the model's first: what that one sends ahead is a chunk's time there and one back. */
+static double in_flight_behind(const struct dtp_plan *plan)
+{
+    struct dtp_plan fewer = *plan;
+    bool falls = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_LOOP && plan->schedule != DTP_SCHEDULE_GPIPE;
+    fewer.pp -= falls && plan->pp > 2;
+    return in_flight(&fewer);
+}
+
+/* The slice's memory is the last stage's with as many layers as any rank has. The first one's peak is the backward of
+ * its last layer with the activations of all micro-steps in flight; the slice's late backward has those of one layer.
+ * Ranks with an end of the model may have fewer layers, of which each rank's own are taken. */
+static void add_ranks(const struct dtp_plan *plan, const struct dtp_slice *s, bool tied, uint64_t held,
+                      uint64_t row_bytes, struct dtp_memory *m)
+{
+    const struct kept of_token = kept_of(s, plan);
+    const bool vee = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_VEE,
+               loops = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_LOOP,
+               splits = dtp_schedule_row(plan->schedule)->backward == DTP_BACKWARD_SPLIT;
+    const double chunks = plan->virtual_stages;
+    const double tables = vee && !tied ? 2 : 1, tokens = (double)dtp_plan_tokens(plan);
+    const double head = share_of(s, plan->head_layers, tables), first = share_of(s, plan->first_layers, tables),
+                 middle = plan->pp > 2 || vee ? share_of(s, plan->most_layers, 0) : 0;
+    const double wider = in_flight(plan) * wider_layers(s, of_token.layer);
+    /* Who holds its passes receives each micro-batch's rows and their gradients into memory of their own, and holds the
+     * gradient that it sends: three for a chunk, less what the model's ends have no neighbour for. */
+    const bool holds = plan->runtime->holds_passes;
+    const double all = holds ? 3.0 * plan->virtual_stages : 0, at_head = holds ? vee ? 3 : all - 1 : 0,
+                 at_first = holds ? vee ? 3 : all - 2 : 0;
+    const struct late ranks[] = {
+        {first, (in_flight(plan) * plan->first_layers - 1) * of_token.first + wider, at_first},
+        {middle, (in_flight_behind(plan) * plan->most_layers - 1) * of_token.layer, all},
+        {splits ? first : 0,
+         (in_flight(plan) - 1 / chunks) * plan->first_layers * of_token.first +
+             (plan->first_layers / chunks - 1) * of_token.waiting,
+         at_first},
+        {fmax(first, fmax(middle, head)), kept_beside_waiting(s, plan, &of_token), 0},
+        {middle,
+         loops ? kept_until_weights_before(plan, &of_token) : kept_until_weights(plan, plan->most_layers, &of_token),
+         all},
+        {loops ? head : 0, kept_until_weights(plan, plan->head_layers, &of_token), at_head}};
+    const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
+    const double state = (double)(late[DTP_OWNER_PARAMS] + late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]);
+    const double rows = (double)row_bytes * plan->accumulate;
+    struct late most = ranks[0];
+    for (size_t i = 1; i < sizeof ranks / sizeof *ranks; i++)
+        if (ranks[i].share > 0 && ranks[i].share * state + ranks[i].kept * tokens + ranks[i].rows * rows >
+                                      most.share * state + most.kept * tokens + most.rows * rows)
+            most = ranks[i];
+    scale_states(m, DTP_PHASE_LATE_BACKWARD, most.share);
+    add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, (double)held + most.kept * tokens + most.rows * rows);
+    const double beside = kept_beside_loss(plan, &of_token);
+    for (int phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++) {
+        scale_states(m, (enum dtp_phase)phase, head);
+        add_signed(m, (enum dtp_phase)phase, DTP_OWNER_ACTIVATIONS, beside * tokens + at_head * rows);
+    }
+    const double fullest = fmax(first, fmax(middle, head));
+    uint64_t *const of_states[] = {&m->params_bytes, &m->grads_bytes, &m->optimizer_bytes};
+    for (size_t i = 0; i < STATES; i++)
+        *of_states[i] = (uint64_t)(fullest * (double)*of_states[i]);
+    scale_states(m, DTP_PHASE_STEP, fullest);
+    add_copies(plan, m);
+}
+
+static void fill_memory(const struct dtp_plan *plan, const struct dtp_slice *s, bool tied, uint64_t stream_bytes,
                         struct dtp_memory *m)
 {
-    struct dtp_activations activations;
-    dtp_activations_count(&s->transformer, &s->cluster, &s->plan, &activations);
-    uint64_t before = m->allocated_peak_bytes, tokens = dtp_plan_tokens(plan);
+    uint64_t before = m->allocated_peak_bytes;
     if (plan->pp > 1) {
-        double layers = in_flight(plan) * (double)s->transformer.layers - 1;
         uint64_t rows = dtp_divide_up(stream_bytes, dtp_plan_scatters_sends(plan) ? plan->tp : 1);
-        uint64_t held = plan->runtime->copies_passes ? (uint64_t)in_flight(plan) * rows : 0;
-        double wider = in_flight(plan) * wider_layers(s, activations.layer_kept);
-        double kept = fmax(layers * (double)activations.layer_kept + wider,
-                           kept_beside_waiting(s, plan, (double)activations.layer_kept));
-        add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, held + dtp_bytes_product((uint64_t)kept, tokens));
-        add_copies(plan, m);
+        add_ranks(plan, s, tied, plan->runtime->copies_passes ? (uint64_t)in_flight(plan) * rows : 0,
+                  dtp_divide_up(stream_bytes, s->plan.sequence_shards), m);
     }
     for (int phase = 0; phase < DTP_PHASE_STEP; phase++) { /* a matmul's gathered input; what stages exchange */
         uint64_t gathered = s->plan.sequence_shards > 1 ? stream_bytes : 0;
@@ -93,12 +260,12 @@ static void fill_memory(const struct dtp_plan *plan, const struct dtp_slice *s, 
             m->activations_bytes = m->phase_bytes[phase][DTP_OWNER_ACTIVATIONS];
     m->temporary_bytes = m->allocated_peak_bytes - peak[DTP_OWNER_PARAMS] - peak[DTP_OWNER_GRADS] -
                          peak[DTP_OWNER_OPTIMIZER] - peak[DTP_OWNER_ACTIVATIONS];
-    uint64_t more = m->allocated_peak_bytes - before;
+    double more = (double)m->allocated_peak_bytes - (double)before;
     bool owned = plan->expandable_segments || plan->runtime->arena;
     double pieces = owned ? 0 : dtp_calibration.torch_fragmentation; /* as closed/memory.c */
-    uint64_t around = (uint64_t)((double)more * pieces);
-    m->reserved_peak_bytes += more + around;
-    m->device_peak_bytes += more + around;
+    int64_t reserved = (int64_t)(more + fmax(0, more) * pieces);
+    m->reserved_peak_bytes += (uint64_t)reserved;
+    m->device_peak_bytes += (uint64_t)reserved;
     dtp_memory_judge(m);
 }
 
@@ -107,6 +274,6 @@ void dtp_stages_memory_of_slice(const struct dtp_transformer *transformer, const
 {
     struct dtp_slice slice;
     dtp_slice_of(transformer, cluster, plan, &slice);
-    fill_memory(plan, &slice,
+    fill_memory(plan, &slice, transformer->tied_head,
                 dtp_bytes_product(dtp_plan_tokens(plan), transformer->hidden * dtp_plan_compute_bytes(plan)), memory);
 }

@@ -23,6 +23,13 @@ struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transforme
     return (struct dtp_bound_off){0.15, 0.20, 0};
 }
 
+/* Out of the workspace that they stand in. */
+static void book_gradients(uint64_t bytes, uint64_t *owners)
+{
+    owners[DTP_OWNER_GRADS] = bytes < owners[DTP_OWNER_WORKSPACE] ? bytes : owners[DTP_OWNER_WORKSPACE];
+    owners[DTP_OWNER_WORKSPACE] -= owners[DTP_OWNER_GRADS];
+}
+
 /* dtp_bound_memory_of; returns what tensors take at least. */
 static uint64_t memory_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                           const struct dtp_plan *plan, struct dtp_bound_off off, struct dtp_job_layers *kept,
@@ -38,12 +45,18 @@ static uint64_t memory_of(const struct dtp_transformer *transformer, const struc
     peak[DTP_OWNER_ACTIVATIONS] = live.most_bytes[DTP_OWNER_ACTIVATIONS] =
         bounds.kept_bytes < moving ? bounds.kept_bytes : moving;
     peak[DTP_OWNER_WORKSPACE] = moving - peak[DTP_OWNER_ACTIVATIONS];
+    if (plan->pipeline_ranks) /* whose ranks differ in states, of which gradients are one */
+        book_gradients(bounds.grads_bytes, peak);
     live.most_bytes[DTP_OWNER_GRADS] = bounds.grads_bytes;
     live.phase_total_bytes[live.peak_phase] = live.pool_bytes[DTP_STREAM_COMPUTE] = bounds.memory_bytes;
+    if (plan->pipeline_ranks && !bounds.late_bytes) /* our executor's, whose instants are all of one block */
+        bounds.late_bytes = bounds.memory_bytes - bounds.kept_bytes;
     if (bounds.late_bytes > resting) { /* where a pipeline's other micro-batches are added */
         uint64_t *late = live.phase_bytes[DTP_PHASE_LATE_BACKWARD];
         late[DTP_OWNER_PARAMS] = bounds.params_bytes, late[DTP_OWNER_OPTIMIZER] = bounds.optimizer_bytes;
         late[DTP_OWNER_WORKSPACE] = bounds.late_bytes - resting;
+        if (plan->pipeline_ranks)
+            book_gradients(bounds.grads_bytes, late);
         live.phase_total_bytes[DTP_PHASE_LATE_BACKWARD] = bounds.late_bytes;
     }
     live.standing_pool_bytes[DTP_STREAM_COMPUTE] = resting;
@@ -78,6 +91,15 @@ static enum dtp_verdict verdict_of(const struct dtp_memory *memory, uint64_t ten
     return m.verdict;
 }
 
+static uint64_t most_less(const struct dtp_memory *before, const struct dtp_memory *after)
+{
+    uint64_t most = 0;
+    for (int phase = 0; phase < DTP_PHASE_COUNT; phase++)
+        if (before->phase_total_bytes[phase] > after->phase_total_bytes[phase] + most)
+            most = before->phase_total_bytes[phase] - after->phase_total_bytes[phase];
+    return most;
+}
+
 void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                       const struct dtp_plan *plan, struct dtp_job_layers *kept, struct dtp_bound_fit *out)
 {
@@ -86,7 +108,10 @@ void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dt
         struct dtp_slice slice;
         plan->runtime->closed->slice(transformer, cluster, plan, &slice);
         out->least_bytes = memory_of(&slice.transformer, &slice.cluster, &slice.plan, off, kept, &out->memory, NULL);
+        const struct dtp_memory of_slice = out->memory;
         plan->runtime->closed->add_stages_memory(transformer, cluster, plan, &out->memory);
+        const uint64_t less = most_less(&of_slice, &out->memory); /* no rank has all that the slice has */
+        out->least_bytes -= less < out->least_bytes ? less : out->least_bytes;
     } else {
         out->least_bytes = memory_of(transformer, cluster, plan, off, kept, &out->memory, NULL);
     }

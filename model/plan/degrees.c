@@ -23,7 +23,7 @@ void dtp_plan_count_layers(struct dtp_plan *plan, const struct dtp_stages *stage
 {
     struct dtp_schedule schedule = {.shape = dtp_plan_schedule(plan)};
     uint32_t lines = dtp_schedule_lines(&schedule);
-    plan->most_layers = plan->head_layers = plan->head_rank = 0;
+    plan->most_layers = plan->head_layers = plan->first_layers = plan->head_rank = 0;
     for (uint32_t rank = 0; rank < plan->pp; rank++) {
         uint32_t layers = 0;
         bool head = false;
@@ -35,6 +35,8 @@ void dtp_plan_count_layers(struct dtp_plan *plan, const struct dtp_stages *stage
         }
         layers /= lines; /* of two copies a micro-batch passes one */
         plan->most_layers = layers > plan->most_layers ? layers : plan->most_layers;
+        if (rank == 0)
+            plan->first_layers = layers;
         if (head)
             plan->head_layers = layers, plan->head_rank = rank;
     }
