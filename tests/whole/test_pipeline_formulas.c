@@ -1,0 +1,153 @@
+/* Formulas of plans with a pipeline, which a sweep over layouts ranks by, against their step programs: random plans of
+ * all schedules, runtimes and ways of checkpointing, of small models and large ones, on one node and on several. Held
+ * are tensors of the fullest rank, estimated and bounded, and seconds of the step, each over the program's. */
+#include "job/bound_fit.h"
+#include "job/estimate.h"
+#include "sim/simulated.h"
+
+#include <gsl/gsl_sort.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "lib/random_plans.h"
+#include "lib/shipped_catalog.h"
+
+#define PLANS 64
+#define DRAWN RANDOM_DRAWS(PLANS)
+#define MOST_OPS 60000 /* longer programs say nothing that shorter ones do not */
+#define WITHIN 0.10
+
+static struct dtp_faults faults;
+
+/* What a runtime knows, a word drawn of each list. */
+struct drawn_runtime {
+    const char *words[3], *schedules, *checkpoints;
+};
+
+static const char *drawn_word(const char *list, char word[64])
+{
+    size_t count = 1;
+    for (const char *c = list; *c; c++)
+        count += *c == '|';
+    for (size_t skip = random_below(count); skip; skip--)
+        list = strchr(list, '|') + 1;
+    snprintf(word, 64, "%.*s", (int)strcspn(list, "|"), list);
+    return word;
+}
+
+/* As it is typed behind `dtplan plan --`, where `=` may stand for a space. */
+static void draw_settings(size_t bytes, char *out)
+{
+    static const struct drawn_runtime runtimes[] = {
+        {{"megatron strategy=zero1", "megatron strategy=ddp", "megatron strategy=zero1"},
+         "gpipe|1f1b|zb-h1|zb-h2|zb-1p|zb-2p|zb-v|v-half|v-min|interleaved virtual_stages=2",
+         "none|full|selective-attention"},
+        {{"torch strategy=ddp", "torch strategy=full_shard", "torch strategy=shard_grad_op"},
+         "gpipe|1f1b|zb-v|dualpipev|interleaved virtual_stages=2|zb-interleaved virtual_stages=2",
+         "none|full|selective|selective-attention|every-2"},
+        {{"deepspeed strategy=zero1", "nanotron strategy=zero1", "nanotron strategy=zero1"}, "gpipe|1f1b", "none|full"},
+        {{"dtplan strategy=ddp", "dtplan strategy=zero1", "dtplan strategy=shard_grad_op"},
+         "gpipe|1f1b|zb-h1|zb-h2|zb-1p|zb-2p|zb-v|v-half|v-min|dualpipe|dualpipev|interleaved virtual_stages=2|"
+         "zb-interleaved virtual_stages=2",
+         "none|full|selective|selective-attention|every-2"}};
+    const struct drawn_runtime *runtime = &runtimes[random_below(4)];
+    static const unsigned vocabs[] = {1024, 8192, 32000, 128256};
+    char schedule[64], checkpoint[64];
+    const unsigned pp = 2u << random_below(3), tp = random_below(4) ? 1 : 2, dp = 1u << random_below(3),
+                   gpus = pp * tp * dp, drawn = 2u << random_below(3), heads = 4u << random_below(5);
+    snprintf(out, bytes,
+             "gpu=h100-sxm gpus=%u gpus_per_node=%u network_gbit_per_s=%u pp=%u tp=%u layers=%u hidden=%u heads=%u "
+             "vocab=%u tied_head=%s seq=%u micro_batch=%u accumulate=%u runtime=%s schedule=%s checkpointing=%s",
+             gpus, drawn < gpus ? drawn : gpus, 25u << random_below(6), pp, tp,
+             pp * (unsigned)(2 + random_below(4)) - (unsigned)random_below(3), 64 * heads, heads,
+             vocabs[random_below(4)], random_below(4) ? "false" : "true", 512u << random_below(4),
+             1u << random_below(3), 1 + (unsigned)random_below(20), runtime->words[random_below(3)],
+             drawn_word(runtime->schedules, schedule), drawn_word(runtime->checkpoints, checkpoint));
+}
+
+static bool resolve(const char *settings, struct dtp_job *job)
+{
+    struct dtp_scenario *scenario;
+    char text[600], *rest = text;
+    memset(&faults, 0, sizeof faults);
+    snprintf(text, sizeof text, "%s", settings);
+    assert_int_equal(dtp_scenario_create(&scenario, &faults), DTP_OK);
+    enum dtp_status status = DTP_OK;
+    for (char *word; status == DTP_OK && (word = strsep(&rest, " "));) {
+        char *value = strchr(word, '=');
+        *value++ = '\0';
+        status = dtp_scenario_set(scenario, word, value, "test", 0, &faults);
+    }
+    if (status == DTP_OK)
+        status = dtp_scenario_resolve(scenario, &catalog, job, &faults);
+    dtp_scenario_destroy(scenario);
+    return status == DTP_OK;
+}
+
+enum what { MEMORY, BOUND, SURELY, STEP, WHATS };
+
+/* Over the program's, each of one plan; false: it is refused, or its program is too long. */
+static bool compare(const char *settings, double ratios[WHATS][PLANS], size_t place)
+{
+    struct dtp_job job;
+    struct dtp_prediction p;
+    struct dtp_bound_fit fit;
+    struct dtp_simulated simulated;
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    options.op_limit = MOST_OPS;
+    if (!resolve(settings, &job) || dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
+        return false;
+    assert_int_equal(dtp_estimate(&job.transformer, &job.cluster, &job.plan, &p, &faults), DTP_OK);
+    dtp_bound_fit_of(&job.transformer, &job.cluster, &job.plan, NULL, &fit);
+    const double bytes = (double)simulated.prediction.memory.allocated_peak_bytes,
+                 of_plan[WHATS] = {(double)p.memory.allocated_peak_bytes / bytes,
+                                   (double)fit.memory.allocated_peak_bytes / bytes, (double)fit.least_bytes / bytes,
+                                   p.time.step_s / simulated.prediction.time.step_s};
+    dtp_simulated_release(&simulated);
+    for (int what = 0; what < WHATS; what++)
+        ratios[what][place] = of_plan[what];
+    printf("%.3f %.3f %.3f %.3f of --%s\n", of_plan[MEMORY], of_plan[BOUND], of_plan[SURELY], of_plan[STEP], settings);
+    return true;
+}
+
+/* So many are within WITHIN; all from `least` to `most`. */
+static void check_ratios(const char *name, double *ratios, size_t count, int percent_within, double least, double most)
+{
+    int within = 0;
+    gsl_sort(ratios, 1, count);
+    for (size_t i = 0; i < count; i++)
+        within += fabs(ratios[i] - 1) <= WITHIN;
+    printf("%s of %zu plans, formula over program: %.2f", name, count, ratios[0]);
+    for (size_t tenth = 1; tenth < 10; tenth++)
+        printf(" %.2f", ratios[count * tenth / 10]);
+    printf(" %.2f; %d within %.0f %%\n", ratios[count - 1], within, 100 * WITHIN);
+    assert_true(ratios[0] >= least && ratios[count - 1] <= most);
+    assert_true(draws_reach(within, (int)count, percent_within));
+}
+
+static void test_formulas_of_pipelines(void **state)
+{
+    static double ratios[WHATS][PLANS];
+    size_t count = 0;
+    (void)state;
+    random_seed();
+    while (count < DRAWN) {
+        char settings[600];
+        draw_settings(sizeof settings, settings);
+        count += compare(settings, ratios, count);
+    }
+    check_ratios("memory estimated", ratios[MEMORY], count, 75, 0.6, 1.8);
+    check_ratios("memory bounded", ratios[BOUND], count, 70, 0.6, 1.8);
+    check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.15);
+    check_ratios("step", ratios[STEP], count, 0, 0, 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_formulas_of_pipelines)};
+    return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
+}
