@@ -166,6 +166,49 @@ static void test_kept_by_formula(void **state)
     assert_true(checked > 2000);
 }
 
+/* A step by formula is near the timer's where transfers take at most a tenth of a forward, also where the head takes as
+ * long again as a rank. */
+static void test_step_by_formula(void **state)
+{
+    static const double passes[][4] = {{1, 1, 1, 0}, {1, 1.2, 0.6, 0}, {1, 2, 1, 0}, {1, 1, 1, 0.1}, {1, 2, 0.9, 0.1}};
+    (void)state;
+    int checked = 0, far = 0;
+    for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
+        for (uint32_t p = 2; p <= 8; p *= 2)
+            for (uint32_t times = 2; times <= 6; times += 2)
+                for (int i = 0; i < 10; i++) {
+                    const double *c = passes[i / 2], all = c[0] + c[1] + c[2], head = i % 2 ? all : 0;
+                    struct dtp_schedule_shape shape = {.kind = (enum dtp_schedule_kind)kind,
+                                                       .ranks = p,
+                                                       .micro_batches = times * p,
+                                                       .times = {c[0], c[1], c[2], c[3], 0}};
+                    struct timed t;
+                    if (shape.kind == DTP_SCHEDULE_INTERLEAVED && c[3] > 0) /* which waits for each by formula */
+                        continue;
+                    timed_make(&t, shape, DTP_SEND_BUFFERED);
+                    timed_run(&t, c[0], c[1], c[2], c[3]);
+                    struct dtp_stage_cost *last = &t.stages[t.schedule.stages - 1];
+                    last->forward_s += head * c[0] / all, last->backward_s += head * c[1] / all;
+                    last->weight_s += head * c[2] / all;
+                    const struct dtp_schedule_costs costs = {t.stages, 1};
+                    const double lines = dtp_schedule_lines(&t.schedule), more = 1 + head / all / p;
+                    const struct dtp_stage_cost mean = {
+                        .forward_s = c[0] * more, .backward_s = c[1] * more, .weight_s = c[2] * more, .send_s = c[3]};
+                    const double timed = dtp_schedule_timer_makespan(t.timer, &costs),
+                                 off = dtp_schedule_step_s(&t.schedule.shape, &mean, all + head / lines) / timed - 1;
+                    far += fabs(off) > 0.1;
+                    if (fabs(off) > 0.15)
+                        fail_msg(
+                            "%s, %u ranks, %u micro-batches, F %g B %g W %g, transfer %g, head %g: formula %+.1f %% "
+                            "off",
+                            dtp_schedule_row(shape.kind)->word, p, times * p, c[0], c[1], c[2], c[3], head, 100 * off);
+                    timed_release(&t);
+                    checked++;
+                }
+    printf("%d of %d steps are more than 10 %% off\n", far, checked);
+    assert_true(checked > 1000 && far <= 10);
+}
+
 /* What dtp_schedule_waiting says, counted from the lists. */
 static struct dtp_schedule_waiting waiting_of(const struct dtp_schedule *s)
 {
@@ -416,6 +459,7 @@ int main(void)
         cmocka_unit_test(test_what_weights_keep),
         cmocka_unit_test(test_kept_by_formula),
         cmocka_unit_test(test_waiting_by_formula),
+        cmocka_unit_test(test_step_by_formula),
         cmocka_unit_test(test_formulas_and_timer_agree),
         cmocka_unit_test(test_few_micro_batches),
         cmocka_unit_test(test_unequal_stages_by_hand),
