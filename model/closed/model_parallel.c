@@ -1,3 +1,4 @@
+/* Traffic and time of a slice among the others; the slice itself: model_parallel_slice.c. */
 #include "closed/model_parallel.h"
 
 #include "closed/activations.h"
@@ -16,91 +17,21 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- the slice --------------------------------------------------------------------------------------------------- */
-
-/* Layers that the ranks of a pipeline hold, their chunks together. */
-struct stage_layers {
-    uint64_t most; /* of a rank */
-    uint64_t last; /* of the rank with the head */
-};
-
-static struct stage_layers layers_of_stages(const struct dtp_transformer *t, const struct dtp_plan *plan)
-{
-    if (plan->pp < 2)
-        return (struct stage_layers){t->layers, t->layers};
-    return (struct stage_layers){plan->most_layers, plan->head_layers};
-}
-
-/* The first stage holds the embedding, the last the head, tied or not: one such matrix each. A rank that holds both
- * stages and as many layers as any has both. */
-static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, const struct dtp_plan *plan)
-{
-    struct dtp_transformer s = dtp_plan_slice(t, plan);
-    struct stage_layers layers = layers_of_stages(t, plan);
-    bool both_ends =
-        plan->pp < 2 || (dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_VEE && layers.last == layers.most);
-    s.layers = layers.most;
-    if (plan->pp > 1) /* most stages have none of the first layers; what these take otherwise: dense_layers_s */
-        s.dense_layers = 0;
-    s.tied_head = t->tied_head || !(both_ends || t->ahead_layers); /* what predicts further ahead reads both */
-    return s;
-}
-
-/* The GPUs with the same slice: of a node those that lie their stride apart, as far as they are of one stage. Each of
- * the sets of them on a node uses the network at the same time. */
-static struct dtp_cluster slice_of_cluster(const struct dtp_cluster *c, const struct dtp_plan *plan)
-{
-    struct dtp_cluster s = *c;
-    uint32_t in_node = (uint32_t)dtp_part_of(c->gpus_per_node, dtp_plan_group(plan, c, DTP_AXES_DENSE_DATA).stride);
-    s.gpus = dtp_plan_gradient_ranks(plan, c);
-    while (in_node > 1 && (in_node > s.gpus || s.gpus % in_node))
-        in_node--;
-    uint32_t sets = c->nodes > 1 ? c->gpus_per_node / in_node : 1; /* of a node's GPUs, that share its network */
-    s.gpus_per_node = in_node;
-    s.nodes = s.gpus / in_node;
-    s.machine.network_bytes_per_s /= sets ? sets : 1;
-    s.machine.gpus = (uint32_t)dtp_part_of(c->machine.gpus, sets);
-    s.machine.nics = (uint32_t)dtp_part_of(c->machine.nics, sets);
-    return s;
-}
-
-void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                  const struct dtp_plan *plan, struct dtp_slice *out)
-{
-    out->transformer = slice_of_model(transformer, plan);
-    out->cluster = slice_of_cluster(cluster, plan);
-    out->plan = *plan;
-    out->plan.tp = out->plan.pp = 1;
-    struct dtp_stretch stages = dtp_plan_group(plan, cluster, DTP_AXES(PP));
-    out->plan.pipeline_ranks = plan->pp > 1 ? plan->pp : 0;
-    out->plan.pipeline_on_sockets =
-        cluster->network == DTP_NETWORK_SOCKETS && stages.stride * stages.size > cluster->gpus_per_node;
-    out->plan.pipeline_two_tables = /* folded in a V the ends of the model are one rank's */
-        plan->pp > 1 && transformer->tied_head && dtp_schedule_row(plan->schedule)->placement != DTP_CHUNKS_VEE;
-    out->plan.wrap_ends = dtp_plan_wraps_ends(plan, transformer);
-    out->plan.most_layers = out->plan.head_layers = out->plan.first_layers = out->plan.head_rank = 0;
-    out->plan.pass_times = (struct dtp_pass_times){0};
-    if (plan->pp > 1) { /* of layers that stay in bf16 those of the first stage, which keeps most of what is saved */
-        out->plan.megatron.bf16_first = plan->megatron.bf16_first < out->transformer.layers
-                                            ? plan->megatron.bf16_first
-                                            : (uint32_t)out->transformer.layers;
-        out->plan.megatron.bf16_last = 0;
-    }
-}
-
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
 /* Of one micro-step: the stages' seconds of computing and of communication that nothing hides. */
 struct stages {
-    double slowest_s, sum_s;                             /* computing: of the slowest stage; of all stages */
-    double alike_s;                                      /* of the slowest, were all its layers the slice's */
-    double wait_slowest_s, wait_sum_s;                   /* communication between matmuls and stages, exposed */
-    double tensor_s, boundary_s, gathered_s;             /* of one stage, all of it */
-    double tensor_exposed_s;                             /* what matmuls do not hide of it, or lose to it */
+    double slowest_s, sum_s;                 /* computing: of the slowest stage; of all stages */
+    double alike_s;                          /* of the slowest, were all its layers the slice's */
+    double wait_slowest_s, wait_sum_s;       /* communication between matmuls and stages, exposed */
+    double tensor_s, boundary_s, gathered_s; /* of one stage, all of it */
+    double send_s, both_sends_s;             /* of a transfer between stages; to both of a rank's neighbours */
+    double tensor_exposed_s;                 /* what matmuls do not hide of it, or lose to it */
     uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
     uint64_t gathered_bytes, gathered_count;             /* by tensor parallel ranks, of what came from other stages */
     double layer_s, head_s;                              /* computing: of one layer; of head and loss */
     double idle_s;                       /* of computing, what the GPU idles for the host's calls on DTensors */
+    double launch_s;                     /* of a pipeline's rank, in a step: what its host takes to launch kernels */
     double step_calls_s;                 /* of the optimizer, in a step: what such calls take */
     uint64_t joined_bytes, joined_count; /* of a step: gradients of a table that two stages have */
     double joined_s;
@@ -115,6 +46,7 @@ struct job {
     struct dtp_slice slice;
     struct dtp_time_parts parts;
     double micro_steps;
+    bool searches;         /* what is asked for are times that orders of passes are searched by */
     uint64_t stream_bytes; /* B: of the residual stream of a micro-step, in the compute dtype */
 };
 
@@ -272,17 +204,30 @@ static bool shares_node(const struct job *j, uint32_t apart)
     return apart < j->cluster->gpus_per_node;
 }
 
-/* Of a transfer between stages so many ranks apart. */
-static double transfer_s(const struct job *j, uint32_t apart, uint64_t bytes)
+/* Of a transfer, from each rank of a stage to one of another at once. */
+static double transfer_s(const struct job *j, uint32_t from, uint32_t to, uint64_t bytes)
 {
-    const struct dtp_cluster *c = j->cluster;
-    struct dtp_group pair = dtp_group_of(c, 2, apart);
-    struct dtp_collective_cost sends = dtp_collective_cost(c, &pair, DTP_SEND_RECV);
-    double rate = shares_node(j, apart)
-                      ? dtp_cluster_link_bytes_per_s(c) * dtp_calibration.ring_link_fraction
-                      : dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node * dtp_network_fraction(c, 2);
-    return sends.measured ? dtp_collective_time(&sends, (double)bytes)
-                          : (double)bytes / rate + dtp_calibration.send_latency_s;
+    const struct dtp_group pair = dtp_group_pair(j->cluster, from, to, stages_apart(j));
+    const struct dtp_collective_cost sends = dtp_collective_cost(j->cluster, &pair, DTP_SEND_RECV);
+    return dtp_collective_time(&sends, (double)bytes);
+}
+
+/* Between neighbouring stages, of which some share a node where these lie on several: the mean, and of the two that one
+ * rank has, at the most. */
+static double boundary_s(const struct job *j, uint64_t bytes, double *both_s)
+{
+    const uint32_t apart = stages_apart(j), node = j->cluster->gpus_per_node, pp = j->plan->pp;
+    uint32_t near = 0, near_rank = 0, far_rank = 0;
+    for (uint32_t i = 0; i + 1 < pp; i++)
+        if (i * apart / node == (i + 1) * apart / node)
+            near++, near_rank = i * apart;
+        else
+            far_rank = i * apart;
+    const double far = pp - 1 - near, near_s = near > 0 ? transfer_s(j, near_rank, near_rank + apart, bytes) : 0,
+                 far_s = far > 0 ? transfer_s(j, far_rank, far_rank + apart, bytes) : 0;
+    const bool lone = near > 0 && far > 0; /* both neighbours of a rank are far only where no two share a node */
+    *both_s = pp == 2 || lone ? near_s + far_s : 2 * (near_s + far_s);
+    return (near * near_s + far * far_s) / (pp - 1);
 }
 
 /* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk. */
@@ -303,9 +248,10 @@ static void add_boundary(const struct job *j, struct stages *s)
         s->gathered_s = dtp_collective_time(&gather, sent) * (double)s->gathered_count;
     }
     s->boundary_bytes = crossings * bytes;
-    s->boundary_s = (double)crossings * transfer_s(j, stages_apart(j), bytes);
-    s->wait_slowest_s += s->boundary_s + s->gathered_s;
-    s->wait_sum_s += (s->boundary_s + s->gathered_s) * plan->pp;
+    s->send_s = boundary_s(j, bytes, &s->both_sends_s);
+    s->boundary_s = (double)crossings * s->send_s;
+    s->wait_slowest_s += s->gathered_s;
+    s->wait_sum_s += s->gathered_s * plan->pp;
 }
 
 /* First and last stage have a copy each of a table that is embedding and head, or that a module which predicts further
@@ -323,7 +269,7 @@ static void add_joined(const struct job *j, struct stages *s)
                           : dtp_bytes_product(dtp_bytes_product(t->vocab, t->hidden), bytes.grads);
     s->joined_count = dtp_divide_up(s->joined_bytes, DTP_JOINED_PIECE_BYTES);
     uint32_t apart = stages_apart(j) * j->plan->head_rank;
-    s->joined_s = (double)s->joined_count * transfer_s(j, apart, s->joined_bytes / s->joined_count);
+    s->joined_s = (double)s->joined_count * transfer_s(j, 0, apart, s->joined_bytes / s->joined_count);
 }
 
 /* What the model's first layers without experts take beyond as many with experts, exchanges too, in a micro-step; below
@@ -354,7 +300,12 @@ static void hide_in_calls(const struct job *j, struct stages *s)
 static struct stages stages_of(const struct job *j, const struct dtp_time *slice)
 {
     const struct dtp_tensor_calls calls = dtp_tensor_calls_of(&j->slice.transformer, j->cluster, j->plan);
-    double whole_s = slice->compute_s / j->micro_steps, of_stage = (double)j->slice.transformer.layers;
+    /* Where kernels wait for launches, a pipeline's first micro-batch finds them launched (launched_s); by 1F1B hosts
+     * wait for what their ranks receive, and so they do where Python calls pass by pass. */
+    const bool ahead =
+        j->plan->pp > 1 && j->plan->schedule != DTP_SCHEDULE_1F1B && !j->searches && !j->plan->runtime->holds_passes;
+    double piped_s = ahead ? slice->launch_wait_s : 0;
+    double whole_s = (slice->compute_s - piped_s) / j->micro_steps, of_stage = (double)j->slice.transformer.layers;
     double ends_s = (j->parts.matmul_head_s / j->parts.matmul_speedup + j->parts.loss_s) / j->micro_steps;
     double host_s = slice->host_launch_s / j->micro_steps + of_stage * calls.layer_s + calls.ends_s;
     double idle_s = calls.layer_s > 0 ? fmax(0, host_s - whole_s) : 0;
@@ -362,7 +313,7 @@ static struct stages stages_of(const struct job *j, const struct dtp_time *slice
     if (idle_s > 0)
         ends_s = fmax(ends_s, calls.ends_s);
     double layer_s = (whole_s - ends_s) / of_stage, layers = (double)j->transformer->layers;
-    double last_s = (double)layers_of_stages(j->transformer, j->plan).last * layer_s + ends_s;
+    double last_s = (j->plan->pp > 1 ? (double)j->plan->head_layers : layers) * layer_s + ends_s;
     double dense_s = dense_layers_s(j, slice), alike_s = j->plan->pp > 1 ? fmax(of_stage * layer_s, last_s) : whole_s;
     double first_s = of_stage * layer_s + dense_s * fmin(1, of_stage / fmax(1, (double)j->transformer->dense_layers));
     struct stages s = {.slowest_s = fmax(alike_s, first_s),
@@ -371,6 +322,7 @@ static struct stages stages_of(const struct job *j, const struct dtp_time *slice
                        .layer_s = layer_s,
                        .head_s = ends_s,
                        .idle_s = idle_s,
+                       .launch_s = ahead && !(idle_s > 0) ? slice->host_launch_s : 0,
                        .step_calls_s = idle_s > 0 ? (of_stage + 2) * calls.step_s : 0};
     add_tensor(j, &s);
     hide_in_calls(j, &s);
@@ -401,22 +353,64 @@ static double delayed_s(const struct job *j, const struct stages *s)
     return layers > 0 ? (plan->pp - 1) * layers * passes_of_layer(&j->parts, s->layer_s).weight_s : 0;
 }
 
-/* sum_i t_i + (m-1) max t, the fill and drain beyond the slowest's own m shortened by the chunks. */
-static double pipeline_s(const struct job *j, double slowest_s, double sum_s)
+/* Where a rank's passes wait until what they send is taken, 1F1B's do each time: a micro-batch sends there and back, on
+ * ranks between two others at both sides. */
+static double blocked_s(const struct job *j, const struct stages *s)
 {
-    return j->micro_steps * slowest_s + (sum_s - slowest_s) / j->plan->virtual_stages;
+    const struct dtp_plan *plan = j->plan;
+    if (plan->schedule != DTP_SCHEDULE_1F1B || plan->runtime->sends_beside)
+        return 0;
+    return s->both_sends_s;
+}
+
+/* All hosts launch at once, so that what a rank's takes is waited for once, and behind the last of it the gradient of
+ * the last micro-batch passes the other ranks, whose kernels are launched by then. */
+static double launched_s(const struct stages *s, double backward_s, double pp)
+{
+    return s->launch_s > 0 ? s->launch_s + (pp - 1) * backward_s : 0;
+}
+
+/* Of a step's passes, where stages take so long of a micro-batch, and transfers `sends` times as long as they do. */
+static double pipeline_s(const struct job *j, const struct stages *s, double slowest_s, double sum_s, double sends)
+{
+    if (j->plan->pp < 2)
+        return j->micro_steps * slowest_s;
+    struct dtp_schedule_shape shape = dtp_plan_schedule(j->plan);
+    const struct dtp_part_cost part = passes_of_layer(&j->parts, sum_s / j->plan->pp);
+    const struct dtp_stage_cost mean = {.forward_s = part.forward_s,
+                                        .backward_s = part.backward_s,
+                                        .weight_s = part.weight_s,
+                                        .send_s = sends * s->send_s};
+    const double more_s = sends * blocked_s(j, s);
+    shape.chunks = j->plan->virtual_stages;
+    if (j->plan->runtime->holds_passes && dtp_schedule_row(shape.kind)->backward != DTP_BACKWARD_WHOLE)
+        shape.kind =
+            DTP_SCHEDULE_INTERLEAVED; /* Python walks the graph for B and for W and takes what splitting saves */
+    const double chunks = shape.chunks, waits = dtp_schedule_row(shape.kind)->backward == DTP_BACKWARD_WHOLE;
+    const struct dtp_stage_cost at_once = {mean.forward_s, mean.backward_s, mean.weight_s, 0, 0, 0, 0};
+    double blocked = more_s > 0 ? dtp_schedule_step_s(&shape, &at_once, slowest_s) +
+                                      2 * (j->plan->pp - 1) * mean.send_s + (j->micro_steps - 1) * more_s
+                                : 0;
+    return fmax(fmax(dtp_schedule_step_s(&shape, &mean, slowest_s), blocked),
+                launched_s(s, (mean.backward_s + waits * mean.weight_s) / chunks + mean.send_s, j->plan->pp));
 }
 
 static void fill_time(const struct job *j, const struct stages *s, struct dtp_time *t)
 {
     double m = j->micro_steps, pp = j->plan->pp;
-    t->launch_wait_s += m * s->idle_s;
+    t->launch_wait_s = m * s->idle_s + (pp > 1 ? 0 : t->launch_wait_s);
     t->host_launch_s += m * s->idle_s;
+    if (s->launch_s >
+        0) /* what of a step hides in waits for launches, of a pipeline's is over before the last backward */
+        t->exposed_communication_s = fmax(t->exposed_communication_s, j->parts.not_hidden_s + j->parts.contention_s);
     t->exposed_communication_s = fmax(0, t->exposed_communication_s - m * s->idle_s);
     t->optimizer_s = fmax(t->optimizer_s, s->step_calls_s);
-    double computing_s = pipeline_s(j, s->slowest_s, s->sum_s) - delayed_s(j, s),
-           waiting_s = pipeline_s(j, s->wait_slowest_s, s->wait_sum_s);
-    double own_s = m * s->sum_s / pp, own_wait_s = m * s->wait_sum_s / pp; /* of an average stage */
+    double computing_s = pipeline_s(j, s, s->slowest_s, s->sum_s, 0) - delayed_s(j, s),
+           waiting_s = pp < 2 ? m * s->wait_slowest_s
+                              : pipeline_s(j, s, s->slowest_s + s->wait_slowest_s, s->sum_s + s->wait_sum_s, 1) -
+                                    delayed_s(j, s) - computing_s;
+    double own_s = m * s->sum_s / pp; /* of an average stage */
+    double own_wait_s = fmin(waiting_s, m * (s->wait_sum_s / pp + s->boundary_s));
     struct dtp_execution execution = dtp_plan_execution(j->plan);
     double slowest = dtp_slowest_rank_factor(j->cluster->gpus, dtp_rank_deviation(&execution));
     double share = s->sum_s / (pp * s->alike_s); /* of the slice's parts */
@@ -534,6 +528,21 @@ static void fill_kept(const struct job *j, struct dtp_part_cost *layer)
     layer->kept_for_weight = (double)dtp_activations_for_weights(&s->plan, &tensors) * tokens;
 }
 
+/* What orders of passes are searched by: of stages that all share a node or none, by the rates that links and networks
+ * have at best. */
+static double searched_send_s(const struct job *j, uint64_t bytes)
+{
+    const struct dtp_cluster *c = j->cluster;
+    const uint32_t apart = stages_apart(j);
+    const struct dtp_group pair = dtp_group_of(c, 2, apart);
+    const struct dtp_collective_cost sends = dtp_collective_cost(c, &pair, DTP_SEND_RECV);
+    const double rate = shares_node(j, apart)
+                            ? dtp_cluster_link_bytes_per_s(c) * dtp_calibration.ring_link_fraction
+                            : dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node * dtp_network_fraction(c, 2);
+    return sends.measured ? dtp_collective_time(&sends, (double)bytes)
+                          : (double)bytes / rate + dtp_calibration.send_latency_s;
+}
+
 /* What tensor parallel ranks exchange stands in the layers, half of it forward. */
 void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                              const struct dtp_plan *plan, struct dtp_part_cost *layer, struct dtp_part_cost *head,
@@ -543,6 +552,7 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
     struct dtp_prediction slice;
     even.stages.cut = DTP_STAGE_CUT_EVEN;
     struct job j = job_of(transformer, cluster, &even);
+    j.searches = true;
     j.slice.plan.megatron.bf16_first = 0; /* all layers are taken for alike */
     dtp_closed_form(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice);
     dtp_closed_form_time_parts(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice.communication, &j.parts);
@@ -553,5 +563,5 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
     layer->backward_s += exchanged_s / 2;
     fill_kept(&j, layer);
     *head = (struct dtp_part_cost){.forward_s = s.head_s / 3, .backward_s = s.head_s / 3, .weight_s = s.head_s / 3};
-    *send_s = s.boundary_s / (2 * plan->virtual_stages);
+    *send_s = searched_send_s(&j, s.boundary_bytes / (2 * (uint64_t)plan->virtual_stages));
 }

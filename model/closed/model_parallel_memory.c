@@ -87,7 +87,7 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
                          .last = mean_kept(&a, plan->head_layers),
                          .waiting = (double)dtp_activations_for_weights(&s->plan, &tensors),
                          .head = (double)a.head + (logits ? (double)a.logits_gradient : 0) +
-                                 (holds && eager ? 4.0 * (double)s->transformer.vocab : 0),
+                                 (holds && eager ? (double)(4 * s->transformer.vocab) : 0),
                          .loss = holds ? (double)a.logits_gradient : 0,
                          .head_waiting = holds ? (double)(a.head + a.logits_gradient) : 0};
 }
@@ -199,7 +199,7 @@ static void add_ranks(const struct dtp_plan *plan, const struct dtp_slice *s, bo
     /* Who holds its passes receives each micro-batch's rows and their gradients into memory of their own, and holds the
      * gradient that it sends: three for a chunk, less what the model's ends have no neighbour for. */
     const bool holds = plan->runtime->holds_passes;
-    const double all = holds ? 3.0 * plan->virtual_stages : 0, at_head = holds ? vee ? 3 : all - 1 : 0,
+    const double all = holds ? (double)(3 * plan->virtual_stages) : 0, at_head = holds ? vee ? 3 : all - 1 : 0,
                  at_first = holds ? vee ? 3 : all - 2 : 0;
     const struct late ranks[] = {
         {first, (in_flight(plan) * plan->first_layers - 1) * of_token.first + wider, at_first},

@@ -16,7 +16,7 @@
 #include "lib/random_plans.h"
 #include "lib/shipped_catalog.h"
 
-#define PLANS 64
+#define PLANS 128
 #define DRAWN RANDOM_DRAWS(PLANS)
 #define MOST_OPS 60000 /* longer programs say nothing that shorter ones do not */
 #define WITHIN 0.10
@@ -140,10 +140,10 @@ static void test_formulas_of_pipelines(void **state)
         draw_settings(sizeof settings, settings);
         count += compare(settings, ratios, count);
     }
-    check_ratios("memory estimated", ratios[MEMORY], count, 75, 0.6, 1.8);
-    check_ratios("memory bounded", ratios[BOUND], count, 70, 0.6, 1.8);
-    check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.15);
-    check_ratios("step", ratios[STEP], count, 0, 0, 10);
+    check_ratios("memory estimated", ratios[MEMORY], count, 80, 0.6, 1.8); /* was 56 %, from 0.13 */
+    check_ratios("memory bounded", ratios[BOUND], count, 76, 0.6, 1.8);    /* was 50 % */
+    check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.1);     /* was to 1.48 */
+    check_ratios("step", ratios[STEP], count, 36, 0.05, 5);                /* was 35 % */
 }
 
 int main(void)
