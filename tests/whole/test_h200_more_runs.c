@@ -17,7 +17,7 @@
 
 static const char *const ids[] = {"h200-more-dev-01", "h200-more-dev-03", "h200-more-dev-04",
                                   "h200-more-dev-07", "h200-more-dev-10", "h200-more-dev-14"};
-enum { RUNS = sizeof ids / sizeof *ids };
+enum { RUNS = sizeof ids / sizeof *ids, HOLDOUT = 65 };
 
 static int ascending(const void *left, const void *right)
 {
@@ -25,12 +25,12 @@ static int ascending(const void *left, const void *right)
     return (l > r) - (l < r);
 }
 
-static void assert_errors(const char *of, double *errors_pct, double most_median, double most)
+static void assert_errors(const char *of, double *errors_pct, size_t count, double most_median, double most)
 {
-    qsort(errors_pct, RUNS, sizeof *errors_pct, ascending);
-    double median = (errors_pct[RUNS / 2 - 1] + errors_pct[RUNS / 2]) / 2;
-    print_message("%s: median %.2f %%, largest %.2f %%\n", of, median, errors_pct[RUNS - 1]);
-    assert_true(median <= most_median && errors_pct[RUNS - 1] <= most);
+    qsort(errors_pct, count, sizeof *errors_pct, ascending);
+    double median = (errors_pct[(count - 1) / 2] + errors_pct[count / 2]) / 2;
+    print_message("%s: median %.2f %%, largest %.2f %%\n", of, median, errors_pct[count - 1]);
+    assert_true(median <= most_median && errors_pct[count - 1] <= most);
 }
 
 static void test_runs(void **state)
@@ -51,13 +51,37 @@ static void test_runs(void **state)
         allocated_pct[i] = fabs(backtest->rows[at].memory_error_pct[DTP_RUN_ALLOCATED]);
         speed_pct[i] = fabs(backtest->rows[at].error_pct);
     }
-    assert_errors("allocated", allocated_pct, 1, 6);
-    assert_errors("tokens/s", speed_pct, 6, 15);
+    assert_errors("allocated", allocated_pct, RUNS, 1, 6);
+    assert_errors("tokens/s", speed_pct, RUNS, 6, 15);
+    dtp_backtest_destroy(backtest);
+}
+
+/* 65 runs of the same script with other models and settings, on one GPU, to which nothing was fitted: all are
+ * predicted. Of time the largest errors are small models', which a host held up that took 1.4 of the time it took when
+ * calls were measured. */
+static void test_holdout(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_backtest *backtest = NULL;
+    const struct dtp_predictor simulated = dtp_predictor_simulated();
+    assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/holdout_more_runs.csv", NULL, &simulated,
+                                           &catalog, &backtest, &faults),
+                     DTP_OK);
+    assert_int_equal(backtest->row_count, HOLDOUT);
+    double allocated_pct[HOLDOUT], speed_pct[HOLDOUT];
+    for (size_t i = 0; i < HOLDOUT; i++) {
+        assert_true(backtest->rows[i].predicted);
+        allocated_pct[i] = fabs(backtest->rows[i].memory_error_pct[DTP_RUN_ALLOCATED]);
+        speed_pct[i] = fabs(backtest->rows[i].error_pct);
+    }
+    assert_errors("allocated", allocated_pct, HOLDOUT, 0.1, 3);
+    assert_errors("tokens/s", speed_pct, HOLDOUT, 4, 60);
     dtp_backtest_destroy(backtest);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs), cmocka_unit_test(test_holdout)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
