@@ -384,7 +384,7 @@ says 'step time of 13: |error| median 0.7 %, largest 8.9 %' out
 expect 1 "$reports/torch.scenarios" --runtime torch --gpus 1 --strategy ddp --steps 7 --resume \
     --machine "$reports/machine_torch_calm.csv" --tolerance 5% -o torch_calm.csv
 says '12 of 13 within all bounds' out
-says 'step time of 13: |error| median 0.9 %, largest 4.3 %' out
+says 'step time of 13: |error| median 0.9 %, largest 4.4 %' out
 
 # Every job of the shipped lists is one that runs and fits.
 for list in "$reports"/*.scenarios; do
