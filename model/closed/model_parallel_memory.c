@@ -156,13 +156,16 @@ static double kept_beside_loss(const struct dtp_plan *plan, const struct kept *k
            waiting * layers * kept->waiting + wait.heads * kept->head_waiting;
 }
 
-/* Parameters of a rank with so many layers and tables (embedding, head), of the slice's. */
-static double share_of(const struct dtp_slice *s, double layers, double tables)
+/* Parameters of a rank with so many layers and tables (embedding, head), of the slice's; positions are the first
+ * stage's, under DeepSpeed's engine taken for all, whose gradients are no owner's that is scaled. */
+static double share_of(const struct dtp_slice *s, double layers, double tables, bool positions)
 {
     const struct dtp_parameter_count count = dtp_transformer_count(&s->transformer);
     const double table = (double)(s->transformer.vocab * s->transformer.hidden), all = (double)count.total,
                  own = s->transformer.tied_head ? 1 : 2, layer = (double)count.layers / (double)s->transformer.layers;
-    return 1 + ((layers - (double)s->transformer.layers) * layer + (tables - own) * table) / all;
+    return 1 + ((layers - (double)s->transformer.layers) * layer + (tables - own) * table -
+                (positions || s->plan.runtime->copies_passes ? 0 : (double)count.position)) /
+                   all;
 }
 
 /* A rank in its last backward: its parameters, of the slice's, and what it keeps besides, in bytes of a token and in
@@ -193,8 +196,9 @@ static void add_ranks(const struct dtp_plan *plan, const struct dtp_slice *s, bo
                splits = dtp_schedule_row(plan->schedule)->backward == DTP_BACKWARD_SPLIT;
     const double chunks = plan->virtual_stages;
     const double tables = vee && !tied ? 2 : 1, tokens = (double)dtp_plan_tokens(plan);
-    const double head = share_of(s, plan->head_layers, tables), first = share_of(s, plan->first_layers, tables),
-                 middle = plan->pp > 2 || vee ? share_of(s, plan->most_layers, 0) : 0;
+    const double head = share_of(s, plan->head_layers, tables, !loops),
+                 first = share_of(s, plan->first_layers, tables, true),
+                 middle = plan->pp > 2 || vee ? share_of(s, plan->most_layers, 0, false) : 0;
     const double wider = in_flight(plan) * wider_layers(s, of_token.layer);
     /* Who holds its passes receives each micro-batch's rows and their gradients into memory of their own, and holds the
      * gradient that it sends: three for a chunk, less what the model's ends have no neighbour for. */
