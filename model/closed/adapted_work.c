@@ -72,18 +72,22 @@ static double replay_flops(const struct dtp_layer_tensors *tensors, const struct
 static void count_below(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan,
                         struct dtp_adapted_work *out)
 {
+    const bool kept = dtp_plan_checkpoint_rule(plan).keeps == DTP_KEEPS_PACKED_MATMULS;
     for (int i = 0; i < tensors->operators && tensors->cut; i++) {
         const struct dtp_layer_operator *op = &tensors->op[i];
         bool core = op->reads & (DTP_TENSOR_BIT(CORE) | DTP_TENSOR_BIT(CORE_COPY));
         uint64_t reads = op->reads | (core ? DTP_TENSOR_BIT(CORE) : 0);
         if (op->kind == DTP_LAYER_OP_ATTENTION && !dtp_layer_tensors_first_runs(tensors, i))
             out->unneeded_attention = true;
-        for (int m = 0; m < tensors->kind.matrices; m++)
-            if (makes(op, &tensors->kind.matrix[m]) && !(reads & tensors->first_gradients))
-                out->unneeded_flops += dropped_flops(&tensors->kind, plan, &tensors->kind.matrix[m]) +
-                                       matrix_flops(&tensors->kind, &tensors->kind.matrix[m]) +
-                                       2 * rows_of(&tensors->kind, &tensors->kind.matrix[m]) *
-                                           (double)(tensors->kind.matrix[m].rank * tensors->kind.matrix[m].in);
+        for (int m = 0; m < tensors->kind.matrices; m++) {
+            const struct dtp_layer_matrix *matrix = &tensors->kind.matrix[m];
+            if (!makes(op, matrix) || reads & tensors->first_gradients)
+                continue;
+            const double whole = matrix_flops(&tensors->kind, matrix), rows = rows_of(&tensors->kind, matrix);
+            out->unneeded_flops +=
+                dropped_flops(&tensors->kind, plan, matrix) + whole + 2 * rows * (double)(matrix->rank * matrix->in);
+            out->first_again_flops += kept ? whole + 2 * rows * (double)(matrix->rank * matrix->out) : 0;
+        }
     }
 }
 

@@ -9,11 +9,12 @@
 #include "closed/block_work.h"
 
 struct dtp_adapted_work {
-    double replay_flops;     /* of a token in one checkpointed layer */
-    double norm_flops;       /* of DoRA in one layer's forward, whatever its tokens: B A of an identity */
-    double dropped_flops;    /* and of a token: W times what dropout let through; as much backward */
-    double unneeded_flops;   /* of a token, in the first layer: gradients of what lies below the first adapter */
-    bool unneeded_attention; /* so is the gradient of that layer's attention core */
+    double replay_flops;      /* of a token in one checkpointed layer */
+    double norm_flops;        /* of DoRA in one layer's forward, whatever its tokens: B A of an identity */
+    double dropped_flops;     /* and of a token: W times what dropout let through; as much backward */
+    double first_again_flops; /* of a token, in the first layer: of matmuls that others keep (KEEPS_PACKED_MATMULS) */
+    double unneeded_flops;    /* of a token, in the first layer: gradients of what lies below the first adapter */
+    bool unneeded_attention;  /* so is the gradient of that layer's attention core */
     double forward_unpacked_bytes, backward_unpacked_bytes; /* of one layer, to unpack its weights */
     bool compares;                                          /* by comparisons (struct dtp_unpacking) */
     double forward_kernels, backward_kernels;               /* of one layer, beside those of its matrices */

@@ -460,13 +460,11 @@ static void count_exchanges(const struct dtp_plan *plan, const struct dtp_layer_
     work->exchange_s = megatron ? dtp_calibration.megatron_experts_s : dtp_calibration.expert_exchange_s;
 }
 
-static void count_calls(const struct dtp_transformer *t, const struct dtp_plan *plan, bool experts,
-                        struct dtp_block_work *work)
+double dtp_block_calls_s(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool experts)
 {
     double hooks = (double)dtp_plan_unit_hooks(plan, false) + (double)dtp_plan_unit_hooks(plan, true);
-    work->calls_s = 2 * (double)dtp_plan_compiled_calls(plan, t, experts) * dtp_calibration.compiled_call_s;
-    if (plan->wrap_layers)
-        work->calls_s += hooks / plan->wrap_layers * dtp_calibration.unit_hooks_s;
+    double calls_s = 2 * (double)dtp_plan_compiled_calls(plan, transformer, experts) * dtp_calibration.compiled_call_s;
+    return calls_s + (plan->wrap_layers ? hooks / plan->wrap_layers * dtp_calibration.unit_hooks_s : 0);
 }
 
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for
@@ -536,7 +534,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     count_bytes(&counted, &work);
     count_launches(&counted, biased, &work);
     count_exchanges(plan, &block, &work);
-    count_calls(transformer, plan, block.experts, &work);
+    work.calls_s = dtp_block_calls_s(transformer, plan, block.experts);
     if (dtp_plan_passes(plan) && !block.experts) { /* all but matmuls and attention */
         work.passes.kernels[0] = fmax(0, work.forward_kernels - work.matmul_count - 2);
         work.passes.kernels[1] = fmax(0, work.backward_kernels - 2 * work.matmul_count - 3);

@@ -53,6 +53,9 @@ struct dtp_block_work {
 struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
                                      const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
+/* Host seconds of a block beyond its launches, both ways, of what plan/host_calls.h counts. */
+double dtp_block_calls_s(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool experts);
+
 /* Host seconds of the model's such blocks in a micro-step beyond a launch for each kernel; below 0 where graphs save
  * some. */
 double dtp_block_more_host_s(const struct dtp_block_work *work, double launch_s);

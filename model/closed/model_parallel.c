@@ -32,6 +32,7 @@ struct stages {
     double layer_s, head_s;                              /* computing: of one layer; of head and loss */
     double idle_s;                       /* of computing, what the GPU idles for the host's calls on DTensors */
     double launch_s;                     /* of a pipeline's rank, in a step: what its host takes to launch kernels */
+    double piped_s;                      /* of a slice's step: waits for launches that are in launch_s alone */
     double step_calls_s;                 /* of the optimizer, in a step: what such calls take */
     uint64_t joined_bytes, joined_count; /* of a step: gradients of a table that two stages have */
     double joined_s;
@@ -323,6 +324,7 @@ static struct stages stages_of(const struct job *j, const struct dtp_time *slice
                        .head_s = ends_s,
                        .idle_s = idle_s,
                        .launch_s = ahead && !(idle_s > 0) ? slice->host_launch_s : 0,
+                       .piped_s = piped_s,
                        .step_calls_s = idle_s > 0 ? (of_stage + 2) * calls.step_s : 0};
     add_tensor(j, &s);
     hide_in_calls(j, &s);
@@ -398,10 +400,10 @@ static double pipeline_s(const struct job *j, const struct stages *s, double slo
 static void fill_time(const struct job *j, const struct stages *s, struct dtp_time *t)
 {
     double m = j->micro_steps, pp = j->plan->pp;
-    t->launch_wait_s = m * s->idle_s + (pp > 1 ? 0 : t->launch_wait_s);
+    t->launch_wait_s += m * s->idle_s - s->piped_s;
     t->host_launch_s += m * s->idle_s;
-    if (s->launch_s >
-        0) /* what of a step hides in waits for launches, of a pipeline's is over before the last backward */
+    /* What of a step hides in waits for launches, of a pipeline's is over before the last backward. */
+    if (s->launch_s > 0)
         t->exposed_communication_s = fmax(t->exposed_communication_s, j->parts.not_hidden_s + j->parts.contention_s);
     t->exposed_communication_s = fmax(0, t->exposed_communication_s - m * s->idle_s);
     t->optimizer_s = fmax(t->optimizer_s, s->step_calls_s);

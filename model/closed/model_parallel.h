@@ -1,28 +1,30 @@
 /* Tensor and pipeline parallelism in the closed form, as Megatron-LM does them and others after it.
  *
  * Rank order is the plan's, by default Megatron's: tensor parallel ranks are neighbours, then data parallel ones, then
- * stages. A rank then
- * holds a slice of the model: L/pp layers with 1/tp of the heads, of the MLP's width and of the vocabulary. The ranks
- * with the same slice train it data-parallel, which is what everything else here predicts: memory, gradients and the
- * optimizer are those of the slice on its own gpus/(tp pp) GPUs, of which a node has 1/tp as many with 1/tp of the
- * network. What comes on top:
+ * stages. A rank then holds a slice of the model: L/pp layers with 1/tp of the heads, of the MLP's width and of the
+ * vocabulary. The ranks with the same slice train it data-parallel, which is what everything else here predicts:
+ * memory, gradients and the optimizer are those of the slice on its own gpus/(tp pp) GPUs, of which a node has 1/tp as
+ * many with 1/tp of the network. What comes on top:
  *
- *   tensor    per layer two all-reduces of B = T h w bytes forward and two backward, two more where all is recomputed;
- *             with sequence parallelism each is a reduce-scatter and an all-gather of the same bytes, norms and
- *             residual stream are spread over the tp ranks too, and so are their activations (Shoeybi 2019;
- *             Korthikanti 2022). They stand between matmuls: nothing hides them but tp_overlap
- *   pipeline  a step of m micro-steps by its schedule's formula (dtp_schedule_step_s), 1F1B: the slowest stage works
- * m-1 times and each stage once more, sum_i t_i + (m-1) max t; with v chunks of the model per GPU the fill and drain
- * shrink by v: bubble (p-1)/(v m) for equal stages (Narayanan 2021, 2.2). A boundary sends B/tp bytes each way per
- * micro-step and chunk, at the network's rate where its stages share no node; 1F1B waits for each, others for what
- * stands in fill and drain or comes back too late memory    of the fullest of: the first rank, with micro-steps in
- * flight (1F1B min(m, p), interleaved 1 + (p-1)/(p v) times as many: Korthikanti 2022, 4.2.3; others:
- * dtp_schedule_kept); the one behind it, without an end of the model; the one with the head, at a loss; the one where
- * most weight gradients wait for their pass, of which each holds what it reads, however little checkpointing keeps
- * until backward (dtp_schedule_waiting). Each with its own layers and tables, by share of the slice's states
+ * tensor: per layer two all-reduces of B = T h w bytes forward and two backward, two more where all is recomputed; with
+ * sequence parallelism each is a reduce-scatter and an all-gather of the same bytes, norms and residual stream are
+ * spread over the tp ranks too, and so are their activations (Shoeybi 2019; Korthikanti 2022). They stand between
+ * matmuls: nothing hides them but tp_overlap.
  *
- * What a runtime's stages hold besides is a property of it (copies_passes,
- * holds_passes). Not modelled: offload, expert parallelism.
+ * pipeline: a step of m micro-steps by its schedule's formula (dtp_schedule_step_s), 1F1B: the slowest stage works m-1
+ * times and each stage once more, sum_i t_i + (m-1) max t; with v chunks of the model per GPU fill and drain shrink by
+ * v: bubble (p-1)/(v m) for equal stages (Narayanan 2021, 2.2). A boundary sends B/tp bytes each way per micro-step and
+ * chunk, at the network's rate where its stages share no node; 1F1B waits for each, others for what stands in fill and
+ * drain or comes back too late.
+ *
+ * memory: of the fullest of the first rank, with micro-steps in flight (1F1B min(m, p), interleaved 1 + (p-1)/(p v)
+ * times as many: Korthikanti 2022, 4.2.3; others: dtp_schedule_kept); the one behind it, without an end of the model;
+ * the one with the head, at a loss; the one where most weight gradients wait for their pass, of which each holds what
+ * it reads, however little checkpointing keeps until backward (dtp_schedule_waiting). Each with its own layers and
+ * tables, by share of the slice's states.
+ *
+ * What a runtime's stages hold besides is a property of it (copies_passes, holds_passes). Not modelled: offload, expert
+ * parallelism.
  */
 #ifndef DTP_MODEL_PARALLEL_H
 #define DTP_MODEL_PARALLEL_H

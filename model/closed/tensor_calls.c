@@ -1,5 +1,6 @@
 #include "closed/tensor_calls.h"
 
+#include "closed/block_work.h"
 #include "cost/cluster_cost.h"
 #include "net/layer_kind.h"
 #include "plan/rules.h"
@@ -41,7 +42,11 @@ struct dtp_tensor_calls dtp_tensor_calls_of(const struct dtp_transformer *transf
     const double again = plan->checkpointing == DTP_CHECKPOINT_FULL ? 1 : 0;
     const double kernels = (1 + again) * (norms + matrices) + norms * norm_back + 2 * matrices;
     const double ends = plan->compile ? ENDS_COMPILED : ENDS;
-    return (struct dtp_tensor_calls){.layer_s = ((1 + again) * forward + backward) * launch_s - kernels * kernel_s,
+    struct dtp_plan slice = *plan; /* whose layers are no DTensors, so that it counts what these calls contain */
+    slice.tp = 1;
+    const double counted_s = dtp_block_calls_s(transformer, &slice, transformer->experts > 0);
+    return (struct dtp_tensor_calls){.layer_s =
+                                         ((1 + again) * forward + backward) * launch_s - kernels * kernel_s - counted_s,
                                      .ends_s = ends * launch_s - (ends - ENDS_COLLECTIVES) * kernel_s,
                                      .step_s = OPTIMIZER_CALLS * launch_s};
 }

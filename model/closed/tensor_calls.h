@@ -14,7 +14,7 @@
 #include "net/transformer.h"
 #include "plan/plan.h"
 
-/* Seconds beyond those that a slice's kernels take at any kernel's launch. */
+/* Seconds beyond those that a slice's kernels take at any kernel's launch, and its blocks' calls. */
 struct dtp_tensor_calls {
     double layer_s; /* of a layer in a micro-step, both ways, and again where it is checkpointed */
     double ends_s;  /* of embedding, head and loss in a micro-step */

@@ -271,14 +271,14 @@ static void add_rows(const struct pass *pass, const struct dtp_layer_operator *o
     dtp_draft_end(l, &draft);
 }
 
-/* Zeros c k h, of which rows are put in place, 2 c k h; to fp32 (c + 4) k h, weighed and added up 4 k h + 4 h, cast
- * (4 + c) h; what shared experts add, and its weight, 3 c h each. */
-/* Of a token's experts' results. */
+/* Of fp32 rows, one for each of a token's experts. */
 static uint64_t wide_rows_bytes(const struct dtp_lowering *l)
 {
     return local_bytes(l, 4 * l->tensors.kind.experts_per_token * l->tensors.kind.hidden);
 }
 
+/* Zeros c k h, of which rows are put in place, 2 c k h; to fp32 (c + 4) k h, weighed and added up 4 k h + 4 h, cast
+ * (4 + c) h; what shared experts add, and its weight, 3 c h each. */
 void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_operator *op)
 {
     struct dtp_lowering *l = pass->l;

@@ -1,13 +1,15 @@
 /* What PyTorch's host does in Python around the kernels of a block, so many calls of a kind. Measured on blocks of next
  * to no tokens, each way by itself (reports/h200/host_blocks.csv); seconds of a call are constants of cost/.
  *
- * A compiled block is called once each way: guards, AOTAutograd's function, the generated wrapper. Layers of experts
- * are compiled part by part, as torchtitan does: both norms, attention, the router, the experts' products, shared
+ * A compiled block is called once each way: guards, AOTAutograd's function, the generated wrapper. Of layers of experts
+ * parts are compiled one by one, as torchtitan does: both norms, attention, the router, the experts' products, shared
  * experts; what lies between reads counts of rows and is not compiled.
  *
  * Around a unit of FSDP2 there are hooks of modules: one call before forward, which unshards and reshards; two around
  * backward, which registers, unshards, and gives gradients to the reduction (_fsdp_param_group.py). FSDP1's were not
- * measured. Under tensor parallelism both are in what a call on DTensors takes. */
+ * measured. In a pipeline, eager forwards of stages take two, compiled ones are part of their block's call, and
+ * backward's are in what the engine's calls for groups take (split_group_s). Under tensor parallelism all of this is in
+ * what a call on DTensors takes. */
 #ifndef DTP_HOST_CALLS_H
 #define DTP_HOST_CALLS_H
 

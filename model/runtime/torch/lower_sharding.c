@@ -267,23 +267,13 @@ static void gather_ahead(struct dtp_lowering *l, struct dtp_lower_unit *unit, bo
         gather(l, experts, dtp_lower_sharding_of(l)->awaited);
 }
 
-/* Those of an eager stage's forward take twice as long as others (constants.def); backward's are in what calls of the
- * engine for groups take there. */
-static uint32_t unit_hooks(const struct dtp_lowering *l, bool backward)
-{
-    uint32_t calls = dtp_plan_unit_hooks(l->plan, backward);
-    if (l->role.pipeline)
-        return backward || l->compiled ? 0 : 2 * calls;
-    return calls;
-}
-
 /* The gather's streams wait for the previous unit's copy-out only after this unit's gather has been issued, so that it
  * runs two units ahead. */
 static void before_forward(struct dtp_lowering *l)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
     if (unit && (unit->root || l->layer == unit->first))
-        dtp_torch_call_host(l, DTP_OP_HOST_HOOKS, unit_hooks(l, false));
+        dtp_torch_call_host(l, DTP_OP_HOST_HOOKS, dtp_plan_unit_hooks(l->plan, false));
     dtp_torch_call_compiled(l);
     if (unit && dtp_lower_unit_of_experts(l, unit->first) && !unit->root)
         dtp_torch_call_host(l, DTP_OP_HOST_EXCHANGE, 1);
@@ -346,7 +336,7 @@ static void before_backward(struct dtp_lowering *l)
     dtp_torch_call_compiled(l);
     if (!unit || l->role.pipeline || (!unit->root && l->layer + 1u != unit->end)) /* a stage has all weights gathered */
         return;
-    dtp_torch_call_host(l, DTP_OP_HOST_HOOKS, unit_hooks(l, true));
+    dtp_torch_call_host(l, DTP_OP_HOST_HOOKS, dtp_plan_unit_hooks(l->plan, true));
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (!unit->weights_live) {
         if (!unit->gathering)
