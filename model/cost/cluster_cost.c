@@ -46,10 +46,10 @@ double dtp_cluster_matmul_s(const struct dtp_cluster *cluster, const struct dtp_
                                   : dtp_untimed_matmul_s(&cluster->gpu, dtype, of_weights, m, n, k);
 }
 
-/* PyTorch's of 16 bits; Transformer Engine's are cuBLAS' and cuDNN's. */
+/* PyTorch's, of bf16 alone (GroupMM.cu); Transformer Engine's are cuBLAS' and cuDNN's. */
 static bool is_torchs_grouped(const struct dtp_execution *execution, enum dtp_dtype dtype)
 {
-    return dtype != DTP_FP8 && !execution->own_kernels && execution->issuer != DTP_ISSUER_MEGATRON;
+    return dtype == DTP_BF16 && !execution->own_kernels && execution->issuer != DTP_ISSUER_MEGATRON;
 }
 
 double dtp_cluster_grouped_matmul_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution,
