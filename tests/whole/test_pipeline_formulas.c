@@ -18,7 +18,8 @@
 
 #define PLANS 128
 #define DRAWN RANDOM_DRAWS(PLANS)
-#define MOST_OPS 60000 /* longer programs say nothing that shorter ones do not */
+#define MOST_DRAWS (100 * PLANS) /* most are refused */
+#define MOST_OPS 60000           /* longer programs say nothing that shorter ones do not */
 #define WITHIN 0.10
 
 static struct dtp_faults faults;
@@ -135,15 +136,18 @@ static void test_formulas_of_pipelines(void **state)
     size_t count = 0;
     (void)state;
     random_seed();
-    while (count < DRAWN) {
+    for (int draws = 0; count < DRAWN; draws++) {
         char settings[600];
+        assert_true(draws < MOST_DRAWS);
         draw_settings(sizeof settings, settings);
         count += compare(settings, ratios, count);
     }
     check_ratios("memory estimated", ratios[MEMORY], count, 80, 0.6, 1.8); /* was 56 %, from 0.13 */
     check_ratios("memory bounded", ratios[BOUND], count, 76, 0.6, 1.8);    /* was 50 % */
-    check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.1);     /* was to 1.48 */
-    check_ratios("step", ratios[STEP], count, 36, 0.05, 5);                /* was 35 % */
+    check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.1); /* was to 1.48; of it only the most is held */
+    /* Tails of steps are Python's, of small models and of slow links: half of them is held. */
+    check_ratios("step", ratios[STEP], count, 25, 0, 100);
+    assert_true(ratios[STEP][count / 4] > 0.8 && ratios[STEP][count * 3 / 4] < 1.3);
 }
 
 int main(void)
