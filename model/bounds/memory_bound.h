@@ -31,6 +31,7 @@ struct dtp_bound {
      * one at work that is replayed; what the first layer does not keep, whose input has no gradient; while a block's
      * largest packed matrix is unpacked, of that what its product reads and nothing keeps. */
     uint64_t kept_weights, again_weights, cut, unpacking, unpacked_one;
+    uint64_t checkpointed_weights; /* of them, what a checkpointed block keeps (DTP_KEEPS_PACKED_MATMULS) */
     /* Of a token: x A^T of all adapters of a layer, and what dropout made; with its terms, of one; an adapter's term of
      * what down reads, while that is unpacked; what a frozen head and down read, which nothing keeps for them. */
     uint64_t low, low_one, term, head_input, unkept;
@@ -96,8 +97,8 @@ static inline uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t layer
                    bytes = b->uniform ? (layers - whole) * b->layer_kept[0] + whole * b->layer_all[0]
                                       : dtp_bound_layers(b, layers, b->layer_kept, b->layer_all),
                    more = b->wider[0] | b->wider[1] ? dtp_bound_wide(b, layers, b->wider) : 0;
-    return dtp_bound_tokens(b, bytes + more + b->activations.embedding) + whole * b->kept_weights - b->cut -
-           (layers ? b->narrow_input : 0);
+    return dtp_bound_tokens(b, bytes + more + b->activations.embedding) + whole * b->kept_weights +
+           (layers - whole) * b->checkpointed_weights - b->cut - (layers ? b->narrow_input : 0);
 }
 /* Of layers from `begin` on, before `end`, of which those of each kind have so much. */
 static inline uint64_t dtp_bound_between(const struct dtp_bound *b, const uint64_t *of, uint64_t begin, uint64_t end)

@@ -29,7 +29,8 @@ uint64_t dtp_bound_forward(const struct dtp_bound *b)
     const bool replayed = dtp_bound_whole(b, b->layers) == dtp_bound_whole(b, b->layers - 1),
                goes = replayed && b->plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION; /* adapters' own */
     return dtp_bound_tokens(b, b->activations.layer_all - (goes ? b->low - smaller(b->low_one, b->low) : 0)) +
-           (replayed ? 0 : b->kept_weights) + larger(b->forward_bytes, b->unpacking) + dtp_bound_tokens(b, b->unkept);
+           (replayed ? b->checkpointed_weights : b->kept_weights) + larger(b->forward_bytes, b->unpacking) +
+           dtp_bound_tokens(b, b->unkept);
 }
 
 uint64_t dtp_bound_block(const struct dtp_bound *b, int kind, uint64_t element_bytes, uint64_t current_bytes)
@@ -85,12 +86,14 @@ static void add_unpacked(struct dtp_bound *b, const struct dtp_layer_tensors *te
     const bool called = !b->plan->compile && m->rank,
                last = i == tensors->kind.matrices - 1 && !(tensors->saved & result || called),
                core = b->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION,
-               again = tensors->kept == tensors->saved || !(core || last || tensors->kept & result),
+               packed = dtp_plan_checkpoint_rule(b->plan).keeps == DTP_KEEPS_PACKED_MATMULS,
+               again = packed || tensors->kept == tensors->saved || !(core || last || tensors->kept & result),
                back = !tensors->cut || tensors->first_gradients >> tensors->input[i] & 1,
                needed = back || b->layers > 1, stays = dtp_base_stays_unpacked(b->plan) && needed;
     b->kept_weights += stays ? m->groups * read : 0;
     b->again_weights += stays && again ? m->groups * read : 0;
-    b->cut += stays && tensors->kept == tensors->saved && !back ? m->groups * read : 0;
+    b->checkpointed_weights += stays && packed ? m->groups * read : 0;
+    b->cut += stays && (packed || tensors->kept == tensors->saved) && !back ? m->groups * read : 0;
     b->unpacked_one = larger(b->unpacked_one, !needed || (stays && (again || !one_replayed)) ? 0 : read);
     b->unpacking = larger(b->unpacking, dtp_base_unpacking(b->plan, m->out, m->in).workspace_bytes + read);
 }

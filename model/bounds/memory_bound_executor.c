@@ -342,7 +342,8 @@ void dtp_bound_executor(struct dtp_bound *b)
     uint64_t asked = b->plan->executor.loss_chunk, stream = dtp_bound_tokens(b, b->activations.gradient);
     uint64_t rows = smaller(dtp_executor_loss_chunk_rows(asked, row_bytes), b->tokens);
     const struct executor x = executor_of(b, rows < b->tokens);
-    b->most_bytes = b->least_bytes = b->kept_weights = b->again_weights = b->unpacking = b->unpacked_one = 0;
+    b->most_bytes = b->least_bytes = b->kept_weights = b->checkpointed_weights = b->again_weights = b->unpacking =
+        b->unpacked_one = 0;
     b->rest_bytes = rest_bytes(b, &x);
     forward(b, &x, rows * row_bytes);
     const bool scatters = x.shards && !x.always && !x.streams, fp8 = b->plan->precision.compute == DTP_FP8;
