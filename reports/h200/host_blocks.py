@@ -2,8 +2,8 @@
 
 host_blocks.py FOLDER CONFIGS.json OUT.jsonl [SECONDS]
 
-FOLDER has torch_more.py and torch_reference.py, the scripts that measured h200_more_runs.csv, CONFIGS.json
-configurations of theirs. Each is run with 64 tokens, threads free and then bound to the fastest core: milliseconds until
+FOLDER has torch_more.py and torch_reference.py, the scripts that measured h200_more_runs.csv, which are not kept here;
+CONFIGS.json configurations of theirs. Each is run with 64 tokens, threads free and then bound to the fastest core: milliseconds until
 forward, backward, clipping and the optimizer have been issued (least and median of twelve), how long a loop of Python
 takes beside them, and how many kernels a pass launches. Those with "saved": 1 print the tensors that autograd saves
 instead.
