@@ -47,7 +47,7 @@ struct job {
     struct dtp_slice slice;
     struct dtp_time_parts parts;
     double micro_steps;
-    bool searches;         /* what is asked for are times that orders of passes are searched by */
+    bool searches;         /* what is asked for are times that orders of passes are searched by: searched_send_s */
     uint64_t stream_bytes; /* B: of the residual stream of a micro-step, in the compute dtype */
 };
 
@@ -385,16 +385,17 @@ static double pipeline_s(const struct job *j, const struct stages *s, double slo
                                         .send_s = sends * s->send_s};
     const double more_s = sends * blocked_s(j, s);
     shape.chunks = j->plan->virtual_stages;
+    /* Python walks the graph for B and for W, and takes what splitting saves (split_group_s of constants.def) */
     if (j->plan->runtime->holds_passes && dtp_schedule_row(shape.kind)->backward != DTP_BACKWARD_WHOLE)
-        shape.kind =
-            DTP_SCHEDULE_INTERLEAVED; /* Python walks the graph for B and for W and takes what splitting saves */
-    const double chunks = shape.chunks, waits = dtp_schedule_row(shape.kind)->backward == DTP_BACKWARD_WHOLE;
+        shape.kind = DTP_SCHEDULE_INTERLEAVED;
+    const bool whole = dtp_schedule_row(shape.kind)->backward == DTP_BACKWARD_WHOLE;
+    const double weight_s = whole ? mean.weight_s : 0;
     const struct dtp_stage_cost at_once = {mean.forward_s, mean.backward_s, mean.weight_s, 0, 0, 0, 0};
     double blocked = more_s > 0 ? dtp_schedule_step_s(&shape, &at_once, slowest_s) +
                                       2 * (j->plan->pp - 1) * mean.send_s + (j->micro_steps - 1) * more_s
                                 : 0;
     return fmax(fmax(dtp_schedule_step_s(&shape, &mean, slowest_s), blocked),
-                launched_s(s, (mean.backward_s + waits * mean.weight_s) / chunks + mean.send_s, j->plan->pp));
+                launched_s(s, (mean.backward_s + weight_s) / shape.chunks + mean.send_s, j->plan->pp));
 }
 
 static void fill_time(const struct job *j, const struct stages *s, struct dtp_time *t)
@@ -407,10 +408,10 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
         t->exposed_communication_s = fmax(t->exposed_communication_s, j->parts.not_hidden_s + j->parts.contention_s);
     t->exposed_communication_s = fmax(0, t->exposed_communication_s - m * s->idle_s);
     t->optimizer_s = fmax(t->optimizer_s, s->step_calls_s);
-    double computing_s = pipeline_s(j, s, s->slowest_s, s->sum_s, 0) - delayed_s(j, s),
-           waiting_s = pp < 2 ? m * s->wait_slowest_s
-                              : pipeline_s(j, s, s->slowest_s + s->wait_slowest_s, s->sum_s + s->wait_sum_s, 1) -
-                                    delayed_s(j, s) - computing_s;
+    const double passes_s = pipeline_s(j, s, s->slowest_s, s->sum_s, 0), computing_s = passes_s - delayed_s(j, s);
+    double waiting_s = m * s->wait_slowest_s;
+    if (pp >= 2)
+        waiting_s = pipeline_s(j, s, s->slowest_s + s->wait_slowest_s, s->sum_s + s->wait_sum_s, 1) - passes_s;
     double own_s = m * s->sum_s / pp; /* of an average stage */
     double own_wait_s = fmin(waiting_s, m * (s->wait_sum_s / pp + s->boundary_s));
     struct dtp_execution execution = dtp_plan_execution(j->plan);
@@ -530,8 +531,9 @@ static void fill_kept(const struct job *j, struct dtp_part_cost *layer)
     layer->kept_for_weight = (double)dtp_activations_for_weights(&s->plan, &tensors) * tokens;
 }
 
-/* What orders of passes are searched by: of stages that all share a node or none, by the rates that links and networks
- * have at best. */
+/* What orders of passes and cuts into stages are searched by, all of a model's transfers alike: the price that steps
+ * went by before transfer_s, which has a transfer's place and more ranks at once. Orders once searched stay so, for
+ * what one takes is told by its program, with the transfers' own places. */
 static double searched_send_s(const struct job *j, uint64_t bytes)
 {
     const struct dtp_cluster *c = j->cluster;
