@@ -55,7 +55,9 @@ static void add_copies(const struct dtp_plan *plan, struct dtp_memory *m)
 /* Bytes of a token in a layer: until backward, of layers that are checkpointed and of those between on average; until
  * its weight gradients, behind that of its input; and what the head and its loss keep until both. */
 struct kept {
-    double slice, layer, first, last, waiting, head, head_waiting, loss;
+    double slice, first, last; /* of all the slice's layers; a layer of the first rank's, of the one's with the head */
+    double layer, waiting, head, head_waiting;
+    double loss; /* while a loss is made, beside the head's */
 };
 
 /* Of a rank's layers 0, N, 2N, ... are checkpointed. */
@@ -201,21 +203,28 @@ static void add_ranks(const struct dtp_plan *plan, const struct dtp_slice *s, bo
                  middle = plan->pp > 2 || vee ? share_of(s, plan->most_layers, 0, false) : 0;
     const double wider = in_flight(plan) * wider_layers(s, of_token.layer);
     /* Who holds its passes receives each micro-batch's rows and their gradients into memory of their own, and holds the
-     * gradient that it sends: three for a chunk, less what the model's ends have no neighbour for. */
+     * gradient that it sends: three for a chunk. The model's first chunk receives no rows and sends no gradient, its
+     * last receives no gradient; a V's first rank has both, 6 - 2 - 1. */
     const bool holds = plan->runtime->holds_passes;
     const double all = holds ? (double)(3 * plan->virtual_stages) : 0, at_head = holds ? vee ? 3 : all - 1 : 0,
                  at_first = holds ? vee ? 3 : all - 2 : 0;
     const struct late ranks[] = {
+        /* the first, all its micro-batches in flight */
         {first, (in_flight(plan) * plan->first_layers - 1) * of_token.first + wider, at_first},
+        /* the one behind it, of the most layers, without an end of the model */
         {middle, (in_flight_behind(plan) * plan->most_layers - 1) * of_token.layer, all},
+        /* the first behind a B, whose chunk waits for its W */
         {splits ? first : 0,
          (in_flight(plan) - 1 / chunks) * plan->first_layers * of_token.first +
              (plan->first_layers / chunks - 1) * of_token.waiting,
          at_first},
+        /* any, with weight gradients of some layers put off */
         {fmax(first, fmax(middle, head)), kept_beside_waiting(s, plan, &of_token), 0},
+        /* the one before the last, or any of a V's, where the most weight gradients wait for their W */
         {middle,
          loops ? kept_until_weights_before(plan, &of_token) : kept_until_weights(plan, plan->most_layers, &of_token),
          all},
+        /* the one with the head, likewise */
         {loops ? head : 0, kept_until_weights(plan, plan->head_layers, &of_token), at_head}};
     const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
     const double state = (double)(late[DTP_OWNER_PARAMS] + late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]);
@@ -238,6 +247,13 @@ static void add_ranks(const struct dtp_plan *plan, const struct dtp_slice *s, bo
         *of_states[i] = (uint64_t)(fullest * (double)*of_states[i]);
     scale_states(m, DTP_PHASE_STEP, fullest);
     add_copies(plan, m);
+}
+
+/* At least none. */
+static uint64_t changed(uint64_t bytes, double by)
+{
+    const uint64_t less = by < 0 ? (uint64_t)-by : 0;
+    return by < 0 ? bytes - (less < bytes ? less : bytes) : bytes + (uint64_t)by;
 }
 
 static void fill_memory(const struct dtp_plan *plan, const struct dtp_slice *s, bool tied, uint64_t stream_bytes,
@@ -267,9 +283,9 @@ static void fill_memory(const struct dtp_plan *plan, const struct dtp_slice *s, 
     double more = (double)m->allocated_peak_bytes - (double)before;
     bool owned = plan->expandable_segments || plan->runtime->arena;
     double pieces = owned ? 0 : dtp_calibration.torch_fragmentation; /* as closed/memory.c */
-    int64_t reserved = (int64_t)(more + fmax(0, more) * pieces);
-    m->reserved_peak_bytes += (uint64_t)reserved;
-    m->device_peak_bytes += (uint64_t)reserved;
+    const double reserved = more + fmax(0, more) * pieces;           /* of less than the slice's peak its pieces stay */
+    m->reserved_peak_bytes = changed(m->reserved_peak_bytes, reserved);
+    m->device_peak_bytes = changed(m->device_peak_bytes, reserved);
     dtp_memory_judge(m);
 }
 
