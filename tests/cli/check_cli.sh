@@ -270,6 +270,8 @@ grep -q '"micro_batch": 3' out || failed "a flag overrides the file, whatever th
     careless --params 7e9 --lora 8 --moment-dtype fp32
     careless --params 7e9 --runtime deepspeed --strategy zero2 --moment-dtype bf16
     careless --params 7e9 --runtime megatron --strategy zero1 --moment-dtype bf16
+    careless --model gpt-2 --runtime megatron --strategy ddp --unfused-rope
+    careless --model llama-3.1-8b --runtime megatron --strategy ddp --unfused-rope --fused-qkv-rope
 } >cli_errors.txt
 compare cli_errors.txt
 run help catalog

@@ -236,8 +236,10 @@ static void check(struct dtp_resolver *r)
     if (p->fused_qkv_rope && (r->transformer->position != DTP_POSITION_ROPE || r->transformer->qk_norm))
         dtp_plan_refuse(r, "fused_qkv_rope",
                         "is for models with RoPE whose queries and keys are not normed before it; leave it out");
-    if (p->megatron.unfused_rope && (r->transformer->position != DTP_POSITION_ROPE || p->fused_qkv_rope))
-        dtp_plan_refuse(r, "unfused_rope", "is of RoPE, and of fused_qkv_rope the opposite; leave one of them out");
+    if (p->megatron.unfused_rope && r->transformer->position != DTP_POSITION_ROPE)
+        dtp_plan_refuse(r, "unfused_rope", "is for models with RoPE; leave it out");
+    else if (p->megatron.unfused_rope && p->fused_qkv_rope)
+        dtp_plan_refuse(r, "unfused_rope", "and fused_qkv_rope exclude each other; leave one of them out");
     if (p->checkpointing == DTP_CHECKPOINT_EVERY_N || p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         dtp_plan_refuse(r, "checkpointing", "runtime megatron recomputes none, full or selective-attention only");
     if (p->megatron.recompute && p->checkpointing != DTP_CHECKPOINT_NONE)
