@@ -1,6 +1,7 @@
 /* The explanation for people and for programs. */
 #include "record/explain.h"
 
+#include "base/append.h"
 #include "cost/calibration.h"
 #include "closed/sharding.h"
 #include "page/json_value.h"
@@ -139,12 +140,14 @@ static void print_symbols(const struct dtp_job *job, const struct dtp_page *page
     dtp_page_heading(page, "SYMBOLS", "");
     dtp_page_say(
         page, 2, 2,
-        "psi = %llu parameters, P = %llu of a layer; N: GPUs that share one copy, %llu; R: copies, %llu; K: "
-        "micro-steps, %u; T = %llu tokens of one on a GPU, s = %llu tokens of a sequence; L: layers, %llu; h = %llu "
+        "psi = %llu parameters, P = %llu of a layer; N = %llu GPU%s that share%s one copy, R = %llu cop%s, K = %u "
+        "micro-step%s; T = %llu token%s of one on a GPU, s = %llu token%s of a sequence; L = %llu layer%s, h = %llu "
         "hidden, f = %llu ffn, V = %llu vocabulary",
         (unsigned long long)units.total, (unsigned long long)units.layer, (unsigned long long)units.ranks,
-        (unsigned long long)units.replicas, p->accumulate, (unsigned long long)dtp_plan_tokens(p),
-        (unsigned long long)p->sequence, (unsigned long long)m->layers, (unsigned long long)m->hidden,
+        dtp_plural(units.ranks), units.ranks == 1 ? "s" : "", (unsigned long long)units.replicas,
+        units.replicas == 1 ? "y" : "ies", p->accumulate, dtp_plural(p->accumulate),
+        (unsigned long long)dtp_plan_tokens(p), dtp_plural(dtp_plan_tokens(p)), (unsigned long long)p->sequence,
+        dtp_plural(p->sequence), (unsigned long long)m->layers, dtp_plural(m->layers), (unsigned long long)m->hidden,
         (unsigned long long)m->ffn, (unsigned long long)m->vocab);
 }
 
