@@ -283,7 +283,7 @@ static void drop_impossible(struct dtp_probe_heard *heard, const struct dtp_gpu 
     }
     if (kept < heard->count)
         fprintf(stderr, "dtplan: warning: %zu of %zu rows: " DTP_MEASURED_LEFT_OUT "\n", heard->count - kept,
-                heard->count, first);
+                heard->count, ": first ", first);
     heard->count = kept;
 }
 

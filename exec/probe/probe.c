@@ -226,19 +226,21 @@ static void say_machine(const struct dtp_prober *p, const struct dtp_cluster *cl
         dtp_probe_say_about(p->events, "power", DTP_MEASURED_SUSTAINED);
 }
 
-/* Of what was measured DTP_PROBE_TRIES times over and is left out. */
+/* Of what was measured DTP_PROBE_TRIES times over and is left out. Only the first rank, which receives, needs memory,
+ * so that each of the others meets it; where it has none, it gives up for all (dtp_world_give_up). */
 static enum dtp_status warn_of_left_out(struct dtp_prober *p)
 {
     char words[480];
-    double own = (double)p->left_out, count = 0, *all = malloc(p->ranks * sizeof *all);
-    if (!all)
+    double own = (double)p->left_out, count = 0, *all = p->first_rank ? malloc(p->ranks * sizeof *all) : NULL;
+    if (p->first_rank && !all)
         return dtp_fault(p->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    enum dtp_status status = dtp_prober_gather(p, &own, 1, p->first_rank ? all : NULL);
+    enum dtp_status status = dtp_prober_gather(p, &own, 1, all);
     for (uint32_t i = 0; i < p->ranks && p->first_rank && status == DTP_OK; i++)
         count += all[i];
     free(all);
     snprintf(words, sizeof words, "%.0f of all ranks' times, each taken %d times over: " DTP_MEASURED_LEFT_OUT, count,
-             DTP_PROBE_TRIES, p->left_out > 0 ? p->left_out_first : "on another rank than the first");
+             DTP_PROBE_TRIES, p->left_out > 0 ? ": first " : ", none of the first rank's",
+             p->left_out > 0 ? p->left_out_first : "");
     if (count > 0 && status == DTP_OK)
         dtp_probe_say_warning(p->events, words);
     return status;

@@ -15,8 +15,7 @@
 double dtp_measured_least_s(const struct dtp_measured_row *row, const struct dtp_gpu *gpu);
 /* Of a row below that: "kernel norm of 4096 bytes in 0.5 ns, the least is 5 ns". */
 void dtp_measured_too_fast(const struct dtp_measured_row *row, const struct dtp_gpu *gpu, char *out, size_t bytes);
-/* How a warning of such rows, or of times that became none, goes on; %s: the first of them. */
-#define DTP_MEASURED_LEFT_OUT                                                                                          \
-    "left out, for no such machine is as fast: first %s; end what else runs here and probe again"
+/* How a warning of such rows, or of times that became none, goes on; %s%s: ": first ", the first of them. */
+#define DTP_MEASURED_LEFT_OUT "left out, for no such machine is as fast%s%s; end what else runs here and probe again"
 
 #endif
