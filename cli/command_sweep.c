@@ -244,8 +244,8 @@ static enum dtp_status run_sweep(struct sweep *sweep)
 {
     const struct dtp_context *context = sweep->context;
     struct dtp_faults *faults = context->faults;
-    if (!context
-             ->catalogues) /* from before the first byte is written; of a program that calls us signals are its own */
+    /* from before the first byte is written; of a program that calls us signals are its own */
+    if (!context->catalogues)
         dtp_stop_listen(true);
     char *header = dtp_sweep_header();
     const struct dtp_row_file_kind kind = {DTP_SWEEP_SCHEMA, header, digest(sweep), 0, false};

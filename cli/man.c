@@ -73,8 +73,11 @@ static void put_examples(const struct dtp_command_help *help, FILE *file)
         dtp_page_wrap_comment(&page, 0, help->examples[i][1]);
         dtp_page_wrap_command(&page, 0, 4, help->examples[i][0]);
     }
-    if (!page.file || fclose(page.file) != 0)
+    if (!page.file || fclose(page.file) != 0) {
+        free(text);
+        fprintf(stderr, "dtplan: warning: out of memory, so no examples\n");
         return;
+    }
     fputs(".SH EXAMPLES\n.nf\n", file);
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
