@@ -43,14 +43,14 @@ static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *ou
         *out = config->transformer;
         if (config->unused[0])
             dtp_note_model(r, "not used of the file: %s", config->unused);
-        /* "meta-llama/Llama-3.1-8B", as a model is called on its hub: the preset of that name, or the nearest. What is
-         * a file, or a path from here or from the root, is none. */
-        const char *last = strchr(model, '/'), *end = strrchr(model, '.');
-        if (status == DTP_OK || !last || !last[1] || strchr(last + 1, '/') || *model == '.' || last == model ||
+        /* "meta-llama/Llama-3.1-8B", as a model is called on its hub: the preset of that name, or the nearest. A
+         * file, or a path that begins with . or /, is no such name. */
+        const char *slash = strchr(model, '/'), *end = strrchr(model, '.');
+        if (status == DTP_OK || !slash || !slash[1] || strchr(slash + 1, '/') || *model == '.' || slash == model ||
             (end && !strcmp(end, ".json")) || access(model, F_OK) == 0)
             return status == DTP_OK;
-        if (dtp_catalog_model(r->catalog, last + 1, where_of(r, DTP_KEY_model), line_of(r, DTP_KEY_model), r->faults))
-            refuse(r, DTP_KEY_model, "'%s' without a folder is a preset; leave the folder out", last + 1);
+        if (dtp_catalog_model(r->catalog, slash + 1, where_of(r, DTP_KEY_model), line_of(r, DTP_KEY_model), r->faults))
+            refuse(r, DTP_KEY_model, "'%s' without a folder is a preset; leave the folder out", slash + 1);
         return status == DTP_OK;
     }
     const struct dtp_transformer *preset =
