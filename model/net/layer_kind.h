@@ -124,6 +124,18 @@ static inline bool dtp_layer_orders_rows(const struct dtp_layer_kind *kind)
 {
     return kind->experts && !kind->weighs_rows && !kind->calls_experts;
 }
+/* Numbers in fp32 that their results put back by tokens are worth. */
+static inline uint64_t dtp_layer_wide_results(const struct dtp_layer_kind *kind)
+{
+    const uint64_t all = kind->experts_per_token * kind->hidden;
+    return dtp_layer_orders_rows(kind) ? all / (kind->narrows_sums ? 2 : 1) : 0;
+}
+/* Numbers in fp32 that norms of queries and keys keep of a token, the heads among them where they are widened. */
+static inline uint64_t dtp_layer_qk_norm_kept(const struct dtp_layer_kind *kind)
+{
+    const uint64_t norms = kind->qk_norm_wide ? 2 : kind->heads + kind->kv_heads;
+    return kind->qk_norm_statistics * norms + (kind->widens_heads ? 2 * (kind->d_q + kind->d_kv) : 0);
+}
 /* Whether the activation that makes `products` is one kernel where others are eager: AutoEP's, of its experts. */
 static inline bool dtp_layer_activates_in_one(const struct dtp_layer_kind *kind, uint64_t products)
 {
