@@ -69,8 +69,8 @@ void dtp_stage_costs_equal(const struct dtp_schedule *schedule, double forward_s
 double dtp_schedule_bubble(const struct dtp_schedule_shape *shape, const struct dtp_stage_cost *stage,
                            double pair_fraction);
 
-/* Seconds of a step by formula, within some 10 % of the timer's where transfers are short (test_schedule_time). Ranks,
- * of which there are at least two, take `mean` of a micro-batch on average, the slowest `slowest_s`; send_s is of a
+/* Seconds of a step by formula, within 15 % of the timer's where transfers are short (test_schedule_time). Ranks, of
+ * which there are at least two, take `mean` of a micro-batch on average, the slowest `slowest_s`; send_s is of a
  * transfer of one chunk. Chunks of `shape` are stated. */
 double dtp_schedule_step_s(const struct dtp_schedule_shape *shape, const struct dtp_stage_cost *mean, double slowest_s);
 
