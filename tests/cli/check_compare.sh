@@ -23,6 +23,7 @@ first() {
 
 python3 "$source/tests/cli/make_records.py" . || exit 1
 small=(--layers 4 --hidden 256 --heads 4 --ffn 1024 --vocab 1024 --gpu h200 --strategy ddp --gpus 1 --seq 512 --micro-batch 2)
+# with kernels so long that none waits for its launch
 sharded=("${small[@]}" --gpus 4 --strategy full_shard --hidden 2048 --heads 16 --ffn 5504 --seq 2048 --micro-batch 8)
 
 # ---- made up -----------------------------------------------------------------------------------------------------------
