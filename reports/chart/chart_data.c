@@ -52,10 +52,12 @@ enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table
         status = readers[chart] ? readers[chart](&source, out, faults)
                                 : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the chart '%s' shows its table as it is",
                                             dtp_chart_name(chart));
-    if (status == DTP_OK)
-        dtp_chart_source_shared(&source, out->shared, sizeof out->shared), out->refused = source.refused;
-    else
+    if (status == DTP_OK) {
+        dtp_chart_source_shared(&source, out->shared, sizeof out->shared);
+        out->refused = source.refused;
+    } else {
         dtp_chart_data_destroy(out);
+    }
     if (status == DTP_OK && chart == DTP_CHART_PARETO)
         dtp_append_part(out->shared, sizeof out->shared, " \u00b7 ", "%s",
                         strcmp(out->columns[0], "training_days") == 0 ? "the whole training" : "10^12 tokens");

@@ -10,7 +10,7 @@ void dtp_torch_call_host(struct dtp_lowering *l, enum dtp_op_kind kind, uint32_t
     if (!calls)
         return;
     dtp_draft_begin(l, &draft, kind, "");
-    draft.op.demand.kernels = calls;
+    draft.op.demand.kernels = calls; /* of a host's operator, what it does so many times over */
     dtp_draft_end(l, &draft);
 }
 
