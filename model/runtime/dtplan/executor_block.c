@@ -419,7 +419,7 @@ uint64_t dtp_executor_block_keeps(const struct dtp_executor_block *block, enum d
     case DTP_KEEPS_ALL_BUT_CORE: /* not where attention's own input goes, which makes it again */
         return kept & DTP_EXECUTOR_BIT(T(QKV)) ? kept & ~(DTP_EXECUTOR_BIT(T(CORE)) | DTP_EXECUTOR_BIT(T(CORE_STATE)))
                                                : kept;
-    case DTP_KEEPS_PARTS: /* Megatron-Core's alone */
+    case DTP_KEEPS_PARTS:          /* Megatron-Core's alone */
     case DTP_KEEPS_PACKED_MATMULS: /* a compiler's */
     case DTP_KEEPS_SECOND_MATMULS: break;
     }
