@@ -1,12 +1,16 @@
 /* What PyTorch's host does around kernels, as programs have it: calls of compiled blocks and hooks of FSDP2's units;
  * and what a compiler keeps of packed weights under checkpointing, which it does not tag. */
+#include "job/estimate.h"
 #include "lower/lower.h"
+#include "lower/lower_set.h"
 #include "runtime/runtimes.h"
 #include "sim/simulate.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -96,6 +100,54 @@ static void test_calls_hold_up(void **state)
     assert_true(step_s[1] - step_s[0] > 0.9e-3 * 2 * LAYERS && step_s[1] - step_s[0] < 1.001e-3 * 2 * LAYERS);
 }
 
+/* Host seconds of formulas grow by as much as a call does for each that the program has: of no calls under tensor
+ * parallelism, where they are in what a call on DTensors takes, and in stages by the stages' rule. */
+static void test_formulas_count_the_same(void **state)
+{
+    static const struct {
+        enum dtp_strategy strategy;
+        uint32_t tp, pp, micro_steps, gpus;
+        bool compile;
+    } jobs[] = {{DTP_DDP, 1, 1, 1, 1, false},        {DTP_DDP, 1, 1, 2, 2, true},
+                {DTP_FULL_SHARD, 1, 1, 1, 2, false}, {DTP_FULL_SHARD, 1, 1, 2, 2, true},
+                {DTP_FULL_SHARD, 2, 1, 1, 4, false}, {DTP_FULL_SHARD, 2, 1, 1, 4, true},
+                {DTP_DDP, 1, 2, 4, 2, false},        {DTP_DDP, 1, 2, 4, 2, true}};
+    const struct dtp_transformer t = small_model(2 * LAYERS);
+    const double more_s = 1e-3;
+    (void)state;
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        struct dtp_plan plan = torch_plan(jobs[i].strategy, jobs[i].compile);
+        plan.tp = jobs[i].tp, plan.pp = jobs[i].pp, plan.accumulate = jobs[i].micro_steps;
+        plan.sequence_parallel = plan.tp > 1;
+        const struct dtp_cluster cluster = test_cluster(test_h200(), jobs[i].gpus, jobs[i].gpus);
+        resolve_plan(&plan, &t, &cluster);
+        struct dtp_program *program = NULL;
+        struct dtp_program_set set = {0};
+        struct dtp_faults faults = {0};
+        if (plan.pp > 1)
+            assert_int_equal(dtp_lower_set(&t, &cluster, &plan, 0, &set, &faults), DTP_OK);
+        else
+            program = lowered_job(&t, &cluster, &plan);
+        const struct dtp_program *of = program ? program : set.roles[0].program;
+        const double compiled = calls_of(of, DTP_OP_HOST_CALL),
+                     root = plan.tp == 1 && plan.pp == 1 && plan.strategy == DTP_FULL_SHARD ? 3 * plan.accumulate : 0,
+                     hooks = calls_of(of, DTP_OP_HOST_HOOKS) - root; /* formulas leave the root's out */
+        double host_s[2];
+        for (int more = 0; more < 2; more++) {
+            struct dtp_prediction p;
+            dtp_calibration.compiled_call_s += more * more_s, dtp_calibration.unit_hooks_s += more * more_s;
+            assert_int_equal(dtp_estimate(&t, &cluster, &plan, &p, &faults), DTP_OK);
+            dtp_calibration.compiled_call_s -= more * more_s, dtp_calibration.unit_hooks_s -= more * more_s;
+            host_s[more] = p.time.host_launch_s;
+        }
+        printf("job %zu: %g compiled calls and %g hooks, formula %+.2f ms\n", i, compiled, hooks,
+               1e3 * (host_s[1] - host_s[0]));
+        assert_true(fabs(host_s[1] - host_s[0] - more_s * (compiled + hooks)) < 1e-9);
+        dtp_program_destroy(program);
+        dtp_program_set_release(&set);
+    }
+}
+
 /* Matmuls by packed weights run once, and each weight is unpacked once, but for q, k and v of the first layer, which no
  * gradient goes through: they run again. Eager ones all run again, but the last, and are unpacked three times. */
 static void test_packed_weights(void **state)
@@ -120,6 +172,7 @@ static void test_packed_weights(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls), cmocka_unit_test(test_calls_hold_up),
+                                       cmocka_unit_test(test_formulas_count_the_same),
                                        cmocka_unit_test(test_packed_weights)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
