@@ -56,9 +56,9 @@ static void test_runs(void **state)
     dtp_backtest_destroy(backtest);
 }
 
-/* 75 runs of the same script with other models and settings, 65 of them on one GPU, to which nothing was fitted: all are
- * predicted. Of time the largest errors are small models', which a host held up that took 1.4 of the time it took when
- * calls were measured. */
+/* 75 runs of the same script with other models and settings, 65 of them on one GPU, to which nothing was fitted: all
+ * are predicted. Of time the largest errors are small models', which a host held up that took 1.4 of the time it took
+ * when calls were measured. */
 static void test_holdout(void **state)
 {
     (void)state;
