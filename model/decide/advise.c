@@ -268,9 +268,12 @@ static void consider_more_gpus(struct search *search)
     search->worst = solution.tight ? search->worst_of_all : DTP_VERDICT_FITS;
     if (!solution.found)
         return;
-    /* With all the changes it may fit on fewer than there are: then the changes alone are the advice. */
-    if (solution.value <= search->job->cluster.gpus && changed[0]) {
+    /* With all the changes it may fit on fewer than there are: then the changes alone are the advice. As it is it fits
+     * on fewer where a hook of DDP gathers what all ranks send: then these are. */
+    const bool more = solution.value > search->job->cluster.gpus;
+    if (!more)
         search->advice->kind = DTP_ADVICE_MAKES_FIT;
+    if (!more && changed[0]) {
         consider_plan(search, &job.asked, search->job->cluster.gpus, changed + 1);
         return;
     }
