@@ -435,16 +435,22 @@ static void count_casts(struct dtp_layer_tensors *out, const struct dtp_plan *pl
     }
 }
 
-/* torchtitan: the input, the flash core's results and every second matmul's result, counted from the first; an eager
- * cache keeps the last matmul's too, which nobody reads again, a compiler drops it. */
-static uint64_t second_matmuls(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
+/* Results of every `each`-th matmul, counted from the first. The last one's nobody reads again: an eager cache keeps
+ * it, a compiler drops it. */
+static uint64_t matmul_results(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan, int each)
 {
     const struct dtp_layer_kind *kind = &tensors->kind;
-    uint64_t kept = BIT(INPUT);
-    for (int i = 0; i < kind->matrices; i += 2)
+    uint64_t kept = 0;
+    for (int i = 0; i < kind->matrices; i += each)
         if (!plan->compile || i < kind->matrices - 1 || tensors->saved & UINT64_C(1) << kind->matrix[i].result)
             kept |= UINT64_C(1) << kind->matrix[i].result;
-    return kept | (plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE));
+    return kept;
+}
+
+/* torchtitan's policy: the flash core's results, and every second matmul's. */
+static uint64_t second_matmuls(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
+{
+    return matmul_results(tensors, plan, 2) | (plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE));
 }
 
 #define SHARED_TENSORS (BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_PRODUCT) | BIT(SHARED_DOWN) | BIT(SHARED_WEIGHT))
@@ -490,25 +496,14 @@ static void find_again(struct dtp_layer_tensors *out, const struct dtp_plan *pla
     out->kept = kept;
 }
 
-/* The last one's nobody reads again. */
-static uint64_t packed_matmuls(const struct dtp_layer_tensors *tensors)
-{
-    const struct dtp_layer_kind *kind = &tensors->kind;
-    uint64_t kept = BIT(INPUT);
-    for (int i = 0; i < kind->matrices; i++)
-        if (i < kind->matrices - 1 || tensors->saved & UINT64_C(1) << kind->matrix[i].result)
-            kept |= UINT64_C(1) << kind->matrix[i].result;
-    return kept;
-}
-
 static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
 {
     switch (dtp_plan_checkpoint_rule(plan).keeps) {
     case DTP_KEEPS_ALL: break;
     case DTP_KEEPS_INPUT: return BIT(INPUT);
     case DTP_KEEPS_ALL_BUT_CORE: return tensors->saved & ~(BIT(CORE_STATE) | BIT(KV_ALL));
-    case DTP_KEEPS_SECOND_MATMULS: return second_matmuls(tensors, plan);
-    case DTP_KEEPS_PACKED_MATMULS: return packed_matmuls(tensors);
+    case DTP_KEEPS_SECOND_MATMULS: return BIT(INPUT) | second_matmuls(tensors, plan);
+    case DTP_KEEPS_PACKED_MATMULS: return BIT(INPUT) | matmul_results(tensors, plan, 1);
     case DTP_KEEPS_PARTS: break; /* find_again */
     }
     return tensors->saved;

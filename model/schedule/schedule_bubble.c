@@ -55,7 +55,7 @@ static double ramp(const struct dtp_schedule_shape *shape, const struct dtp_stag
     case DTP_SCHEDULE_ZB_H2:
     case DTP_SCHEDULE_ZB_2P: return f + s + fmax(0, b + 3 * s - 2 * w);
     case DTP_SCHEDULE_ZB_V: return fmax(f / 2, fmax(b / 2, b - w)) + 6 * s;
-    case DTP_SCHEDULE_V_HALF: return f / 2 + s + b / 2 + s + (f + b + w) / 3;
+    case DTP_SCHEDULE_V_HALF:
     case DTP_SCHEDULE_V_MIN: return f / 2 + s + b / 2 + s + (f + b + w) / 3;
     case DTP_SCHEDULE_DUALPIPE: return fmax(0, f + 2 * b - w) / 2 * (shape->ranks - 2.0) / (shape->ranks - 1.0) + 4 * s;
     case DTP_SCHEDULE_DUALPIPEV: return fmax(0, f + 2 * b - w) / 2 + 4 * s;
@@ -83,7 +83,7 @@ static double period(const struct dtp_schedule_shape *shape, const struct dtp_st
     case DTP_SCHEDULE_V_MIN:
         if (p > 2)
             return fmax(rank_s, 3 * fmax(f, fmax(b, w)) + 4 * s);
-        /* fall through */
+        /* Two ranks have V-Half's places. fall through */
     case DTP_SCHEDULE_V_HALF: return fmax(rank_s, 2 * b + f / 2 + 3 * s);
     case DTP_SCHEDULE_ZB_V: return fmax(rank_s, ((p + 0.5) * (f + b) + 4 * (p - 1) * s) / (2 * kept));
     default: return fmax(rank_s, (p * (f + b) + 2 * (p * v - 1) * s) * (v + 1) / (2 * v) / kept);

@@ -21,16 +21,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Checkpoi
 
 sys.path.insert(0, sys.argv[1])
 import torch_more as t  # noqa: E402
-
-
-def loop_us():
-    took = []
-    for _ in range(5):
-        began, total = time.perf_counter(), 0
-        for i in range(8000):
-            total += i
-        took.append(1e6 * (time.perf_counter() - began))
-    return min(took)
+from host_pace import loop_us  # noqa: E402
 
 
 def prepared(c):

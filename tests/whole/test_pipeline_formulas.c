@@ -13,8 +13,8 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/job_of_settings.h"
 #include "lib/random_plans.h"
-#include "lib/shipped_catalog.h"
 
 #define PLANS 128
 #define DRAWN RANDOM_DRAWS(PLANS)
@@ -70,25 +70,6 @@ static void draw_settings(size_t bytes, char *out)
              drawn_word(runtime->schedules, schedule), drawn_word(runtime->checkpoints, checkpoint));
 }
 
-static bool resolve(const char *settings, struct dtp_job *job)
-{
-    struct dtp_scenario *scenario;
-    char text[600], *rest = text;
-    memset(&faults, 0, sizeof faults);
-    snprintf(text, sizeof text, "%s", settings);
-    assert_int_equal(dtp_scenario_create(&scenario, &faults), DTP_OK);
-    enum dtp_status status = DTP_OK;
-    for (char *word; status == DTP_OK && (word = strsep(&rest, " "));) {
-        char *value = strchr(word, '=');
-        *value++ = '\0';
-        status = dtp_scenario_set(scenario, word, value, "test", 0, &faults);
-    }
-    if (status == DTP_OK)
-        status = dtp_scenario_resolve(scenario, &catalog, job, &faults);
-    dtp_scenario_destroy(scenario);
-    return status == DTP_OK;
-}
-
 enum what { MEMORY, BOUND, SURELY, STEP, WHATS };
 
 /* Over the program's, each of one plan; false: it is refused, or its program is too long. */
@@ -100,7 +81,8 @@ static bool compare(const char *settings, double ratios[WHATS][PLANS], size_t pl
     struct dtp_simulated simulated;
     struct dtp_simulation_options options = dtp_simulation_options_default();
     options.op_limit = MOST_OPS;
-    if (!resolve(settings, &job) || dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
+    if (job_of_settings(settings, &job, &faults) != DTP_OK ||
+        dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
         return false;
     assert_int_equal(dtp_estimate(&job.transformer, &job.cluster, &job.plan, &p, &faults), DTP_OK);
     dtp_bound_fit_of(&job.transformer, &job.cluster, &job.plan, NULL, &fit);

@@ -1,7 +1,5 @@
 /* Runtime dtplan's collectives of tensor parallel ranks beside products (tp_overlap): what is sent stays, what the step
  * waits for goes down, and the closed form says so as the simulated step program does. */
-#include "job/scenario.h"
-#include "lib/shipped_catalog.h"
 #include "sim/simulated.h"
 
 #include <setjmp.h>
@@ -13,6 +11,8 @@
 #include <cmocka.h>
 #include <math.h>
 
+#include "lib/job_of_settings.h"
+
 #define JOB                                                                                                            \
     "layers=4 hidden=4096 heads=32 ffn=11008 vocab=32000 seq=2048 runtime=dtplan gpu=h200 strategy=ddp micro_batch=4 " \
     "gradient_norm=false "
@@ -22,23 +22,12 @@ static struct dtp_faults faults;
 static void simulate(const char *words, bool beside, struct dtp_simulated *out)
 {
     const struct dtp_simulation_options options = dtp_simulation_options_default();
-    struct dtp_scenario *scenario;
     struct dtp_job job;
-    char text[600], *rest = text;
-    memset(&faults, 0, sizeof faults);
+    char text[600];
     snprintf(text, sizeof text, JOB "%s tp_overlap=%s", words, beside ? "true" : "false");
-    assert_int_equal(dtp_scenario_create(&scenario, &faults), DTP_OK);
-    enum dtp_status status = DTP_OK;
-    for (char *word; status == DTP_OK && (word = strsep(&rest, " "));) {
-        char *value = strchr(word, '=');
-        *value++ = '\0';
-        status = dtp_scenario_set(scenario, word, value, "test", 0, &faults);
-    }
-    if (status == DTP_OK)
-        status = dtp_scenario_resolve(scenario, &catalog, &job, &faults);
+    enum dtp_status status = job_of_settings(text, &job, &faults);
     if (status == DTP_OK)
         status = dtp_simulated_create(&job, &options, out, &faults);
-    dtp_scenario_destroy(scenario);
     if (status != DTP_OK)
         fail_msg("%s: %s", words, faults.text[0]);
 }
