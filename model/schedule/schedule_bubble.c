@@ -67,8 +67,8 @@ static double ramp(const struct dtp_schedule_shape *shape, const struct dtp_stag
  * all that a micro-batch passes there and back, over their number; of v chunks, all of which are kept, those of later
  * chunks pass less, (v + 1) / 2v of it on average, and no transfer stands in a V's fold. GPipe's passes follow as fast
  * as the boundary takes them. In V-Min's pattern passes of neighbours meet in each of a micro-batch's six places, so
- * that all take as long as the longest, with a transfer in four; V-Half's places, which two ranks of V-Min have too, are
- * a fit to the timer. */
+ * that all take as long as the longest, with a transfer in four; V-Half's places, which two ranks of V-Min have too,
+ * are a fit to the timer. */
 static double period(const struct dtp_schedule_shape *shape, const struct dtp_stage_cost *c, double rank_s)
 {
     const double p = shape->ranks, v = fmax(1, shape->chunks), f = c->forward_s, b = c->backward_s, w = c->weight_s,
