@@ -88,7 +88,7 @@
  * loss are compiled. */
 #define PARALLEL_SCRIPT_RULES                                                                                          \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                             \
-    .selective = DTP_SELECTIVE_MATMUL, .rope_fp32 = true, .sequence_parallel = true
+    .selective = DTP_SELECTIVE_MATMUL, .rope_fp32 = true, .sequence_parallel = true, .names_fsdp = true
 /* Anybody else's PyTorch: its own defaults, SDPA's FlashAttention-2 among them. */
 #define TORCH_RULES                                                                                                    \
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \

@@ -40,6 +40,7 @@ struct dtp_run_framework {
     bool unfused_unless_asked; /* an empty flash_attention means none */
     bool fsdp_syncs_always;    /* reduces in every micro-step of an accumulation */
     bool fsdp1, fused_matmuls;
+    bool names_fsdp;        /* in the framework's text, of one rank too: a row whose text does not has none */
     bool reference_script;  /* of the H200 runs: its initialisation, its process group of one rank too */
     bool megatron_layers;   /* under DeepSpeed's engine */
     bool bf16_optimizer;    /* of which bf16 gradients are summed in fp32 */

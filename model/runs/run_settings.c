@@ -259,6 +259,8 @@ static void write_pipeline(struct writer *w)
     if (w->framework->counts_ends || strstr(run->notes, "first and last stage have one layer less"))
         set(w, "stages", "counted");
     dtp_run_write_layout(w);
+    if (*run->stages)
+        dtp_run_write_stages(w);
     if (w->framework->counts_ends)
         chunks = chunks || !loops(run->schedule) ? chunks : 2;
     if (chunks > 1)
@@ -312,8 +314,9 @@ static const char *single_strategy(const struct writer *w)
     bool offloads = *offload && strcmp(offload, "none");
     if (strcmp(runtime, "deepspeed") == 0 || (strcmp(runtime, "dtplan") == 0 && offloads))
         return w->framework->single && *offload == '\0' ? w->framework->single : "zero1";
-    /* divided by tp, PyTorch's mixed precision is FSDP2's on a mesh of one rank; autocast there is not modelled */
-    bool shards = offloads || ((w->run->tp > 1 || w->run->pp > 1) && !strstr(w->run->notes, "amp=autocast"));
+    /* divided by tp or pp, PyTorch's mixed precision is FSDP2's on a mesh of one rank */
+    bool unsharded = w->framework->names_fsdp && !strcasestr(w->run->framework, "FSDP");
+    bool shards = offloads || ((w->run->tp > 1 || w->run->pp > 1) && !unsharded);
     return is_pytorch(runtime) && shards ? "full_shard" : "ddp";
 }
 

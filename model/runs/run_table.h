@@ -34,6 +34,8 @@
     X(compile, "compile", false, "0 or 1")                                                                             \
     X(schedule, "pp_schedule", false,                                                                                  \
       "of the pipeline: 1f1b, interleaved_1f1b, gpipe, zb1p, zb2p, zbv, dualpipev, ... in any case; default 1f1b")     \
+    X(stages, "stages_ranks", false,                                                                                   \
+      "what each rank's stages hold, as 0:emb+0-3 2:8-11;1:4-7 3:12-15+head; default layers evenly divided")           \
     X(sequence_parallel, "sequence_parallel", false, "0 or 1; default the framework's")                                \
     X(attention, "attention", false, "mha, gqa, mqa or mla; default what the heads say")                               \
     X(quantised_base, "quantised_base", false,                                                                         \
