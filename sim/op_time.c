@@ -122,7 +122,7 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .collective_launch_s = collective_launch_s(cluster, execution),
         .loop_launch_s = collective_launch_s(cluster, execution), /* a plain launch too */
         .call_s = {[DTP_HOST_GROUP] = dtp_calibration.split_group_s,
-                   [DTP_HOST_HOOK] = dtp_calibration.unit_hooks_s,
+                   [DTP_HOST_HOOK] = dtp_unit_hooks_s(execution),
                    [DTP_HOST_COMPILED] = dtp_calibration.compiled_call_s,
                    [DTP_HOST_EXCHANGE] = execution->issuer == DTP_ISSUER_MEGATRON ? dtp_calibration.megatron_experts_s
                                                                                   : dtp_calibration.expert_exchange_s},

@@ -462,9 +462,10 @@ static void count_exchanges(const struct dtp_plan *plan, const struct dtp_layer_
 
 double dtp_block_calls_s(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool experts)
 {
+    const struct dtp_execution execution = dtp_plan_execution(plan);
     double hooks = (double)dtp_plan_unit_hooks(plan, false) + (double)dtp_plan_unit_hooks(plan, true);
     double calls_s = 2 * (double)dtp_plan_compiled_calls(plan, transformer, experts) * dtp_calibration.compiled_call_s;
-    return calls_s + (plan->wrap_layers ? hooks / plan->wrap_layers * dtp_calibration.unit_hooks_s : 0);
+    return calls_s + (plan->wrap_layers ? hooks / plan->wrap_layers * dtp_unit_hooks_s(&execution) : 0);
 }
 
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for

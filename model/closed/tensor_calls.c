@@ -44,7 +44,9 @@ struct dtp_tensor_calls dtp_tensor_calls_of(const struct dtp_transformer *transf
     const double ends = plan->compile ? ENDS_COMPILED : ENDS;
     struct dtp_plan slice = *plan; /* whose layers are no DTensors, so that it counts what these calls contain */
     slice.tp = 1;
-    const double counted_s = dtp_block_calls_s(transformer, &slice, transformer->experts > 0);
+    const bool experts = transformer->experts > 0;
+    const double counted_s =
+        dtp_block_calls_s(transformer, &slice, experts) - dtp_block_calls_s(transformer, plan, experts);
     return (struct dtp_tensor_calls){.layer_s =
                                          ((1 + again) * forward + backward) * launch_s - kernels * kernel_s - counted_s,
                                      .ends_s = ends * launch_s - (ends - ENDS_COLLECTIVES) * kernel_s,

@@ -508,6 +508,12 @@ double dtp_kernel_launch_s(const struct dtp_execution *execution)
     return dtp_calibration.torch_launch_s;
 }
 
+double dtp_unit_hooks_s(const struct dtp_execution *execution)
+{
+    return execution->issuer == DTP_ISSUER_DTENSOR_COMPILED ? dtp_calibration.dtensor_unit_hooks_s
+                                                            : dtp_calibration.unit_hooks_s;
+}
+
 double dtp_kernel_gap_s(const struct dtp_execution *execution)
 {
     return execution->own_kernels ? dtp_calibration.graph_kernel_gap_s + dtp_calibration.native_ramp_s

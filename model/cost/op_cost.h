@@ -127,6 +127,8 @@ bool dtp_attention_at_power_limit(const struct dtp_gpu *gpu, const struct dtp_at
 /* Host time to launch one kernel, and what a kernel takes beyond its work (the device's idle time before it; for our
  * executor also until it is under way). */
 double dtp_kernel_launch_s(const struct dtp_execution *execution);
+/* Host time of one of PyTorch's calls around a unit of FSDP2 (plan/host_calls.h). */
+double dtp_unit_hooks_s(const struct dtp_execution *execution);
 double dtp_kernel_gap_s(const struct dtp_execution *execution);
 
 /* Seconds of this project's kernel that makes so many vectors of so many elements orthonormal, by one thread block. */

@@ -169,11 +169,53 @@ static uint32_t last_of_logits(const struct dtp_lowering *l)
     return dtp_lower_holds(l) ? DTP_READ : DTP_READ | DTP_FREE;
 }
 
+/* loss_parallel compiled keeps log-softmax in fp32, as eager does: beside its sums over ranks nothing is fused (saved
+ * tensors of five compiled layers' losses, reports/h200/README.md). */
+static bool parallel_compiled(const struct dtp_lowering *l)
+{
+    return l->vocab_ranks > 1 && l->plan->runtime->dtensor && l->loss == DTP_LOSS_FUSED;
+}
+
+/* Behind the maximum a pass for the sum of exponentials c, and log-softmax c + 4. */
+static void parallel_loss(struct dtp_lowering *l, uint64_t tokens)
+{
+    double logits = (double)tokens * (double)l->transformer->vocab;
+    dtp_buffer_id rows = reduce_rows(l, tokens);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
+    dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
+    l->flight->loss_state = dtp_draft_new(l, &draft, "log-softmax", DTP_OWNER_LOGITS,
+                                          tokens_bytes(tokens, 4 * l->transformer->vocab), DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->logits, last_of_logits(l));
+    dtp_draft_memory(l, &draft, logits * (double)(2 * l->compute + 4), 2);
+    dtp_draft_end(l, &draft);
+    if (!dtp_lower_holds(l))
+        l->flight->logits = DTP_NO_BUFFER;
+}
+
+/* Zeros with the targets' own are a tensor, 4; with log-softmax 4 + 4 they make the gradient, c. */
+static void parallel_compiled_gradient(struct dtp_lowering *l, uint64_t tokens)
+{
+    uint64_t vocab = l->transformer->vocab;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
+    dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_UPDATE | DTP_FREE);
+    l->flight->logits_gradient =
+        dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * vocab), DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->loss_state, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, (double)tokens * (double)vocab * (double)(12 + l->compute), 3);
+    dtp_draft_end(l, &draft);
+}
+
 /* The compiler and the chunks keep nothing of the loss's forward but its logits; eager keeps log-softmax. */
 static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
 {
     uint64_t vocab = l->transformer->vocab;
     bool shifts = dtp_plan_shifts_logits(l->plan);
+    if (parallel_compiled(l)) {
+        parallel_loss(l, tokens);
+        return;
+    }
     if (l->loss == DTP_LOSS_FUSED && !shifts)
         return;
     if (l->transformer->final_softcap > 0)
@@ -317,6 +359,10 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     uint64_t narrow = tokens_bytes(tokens, l->compute * vocab);
     double logits = (double)tokens * (double)vocab, c = (double)l->compute;
     bool casts = l->compute != 4;
+    if (parallel_compiled(l)) {
+        parallel_compiled_gradient(l, tokens);
+        return;
+    }
     dtp_buffer_id rows = l->loss == DTP_LOSS_FUSED ? reduce_rows(l, tokens) : DTP_NO_BUFFER;
     struct dtp_draft draft;
     if (l->plan->loss == DTP_LOSS_NATIVE) {

@@ -12,7 +12,7 @@ uint32_t dtp_plan_compiled_calls(const struct dtp_plan *plan, const struct dtp_t
 
 uint32_t dtp_plan_unit_hooks(const struct dtp_plan *plan, bool backward)
 {
-    if (!dtp_plan_is_fsdp(plan) || plan->fsdp1 || dtp_plan_execution(plan).issuer != DTP_ISSUER_PYTORCH)
+    if (!dtp_plan_is_fsdp(plan) || plan->fsdp1 || plan->runtime->issuer != DTP_ISSUER_PYTORCH)
         return 0;
     if (plan->pp > 1 || plan->pipeline_ranks > 1)
         return backward || plan->compile ? 0 : 2;

@@ -290,8 +290,8 @@ static void write_parallelism(struct writer *w)
                    (w->framework->overlaps && strcmp(runtime_of(w), "megatron") == 0) ||
                        strstr(run->notes, "async TP"));
     }
-    if (run->tp > 1 && is_pytorch(runtime_of(w)) && strstr(run->notes, "amp=autocast"))
-        REFUSE(w, "tensor parallelism under autocast, without FSDP2, is not modelled under runtime torch");
+    if (strstr(run->notes, "loss parallel off"))
+        REFUSE(w, "logits that tensor parallel ranks gather before the loss are not modelled");
     if (strstr(run->notes, "few patterns fused"))
         REFUSE(w, "async tensor parallelism that the compiler found few places for is not modelled");
     if (run->cp > 1)

@@ -26,18 +26,19 @@ static void check_dtypes(struct dtp_resolver *r)
 }
 
 /* torchtitan's plan of tensor parallelism (models/llama3/infra/parallelize.py): FSDP2 over the ranks with one slice,
- * the stream always spread over the others, logits left divided for the loss. */
+ * if there are several of them or it casts; logits left divided for the loss. */
 static void check_tensor_parallel(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     const struct dtp_transformer *t = r->transformer;
     if (p->tp <= 1)
         return;
-    if (!dtp_plan_is_fsdp(p) || p->fsdp1)
-        dtp_plan_refuse(r, "tp", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
+    bool alone = p->strategy == DTP_DDP && dtp_plan_data_ranks(p, r->cluster) == 1;
+    if ((!dtp_plan_is_fsdp(p) || p->fsdp1) && !alone)
+        dtp_plan_refuse(r, "tp",
+                        "above 1 goes with FSDP2 in PyTorch, or with one rank of each part of the model, not with %s; "
+                        "use strategy full_shard",
                         p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
-    if (!p->sequence_parallel)
-        dtp_plan_refuse(r, "sequence_parallel", "false is not modelled under runtime torch; leave it out");
     if (p->tp_overlap && !p->compile)
         dtp_plan_refuse(r, "tp_overlap", "is the compiler's under runtime torch (async TP); set compile");
     if (p->loss == DTP_LOSS_CHUNKED)
