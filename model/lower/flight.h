@@ -13,6 +13,7 @@ struct dtp_flight_module {
     uint64_t alive;    /* tensors that exist now, as bits */
     uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
     dtp_buffer_id casts[DTP_LAYER_MATRICES];   /* dtp_lower_casts_apart: what each matrix cast for itself, kept */
+    dtp_buffer_id weights[DTP_LAYER_MATRICES]; /* casts of weights, where each micro-batch has its own */
     dtp_buffer_id columns[DTP_LAYER_MATRICES]; /* copies of fp8 matrices by columns, kept for backward; or none */
     /* With adapters, of each matrix: x A^T; what A reads of dropout, and the mask; unpacked weights kept for backward;
      * what B made, where a compiler or DoRA's magnitudes read it there, and what they read beside it. */

@@ -292,7 +292,7 @@ static void linear(const struct pass *pass, int index)
                                            dtp_base_stays_unpacked(l->plan) && dtp_adapter_stays_unpacked(pass, index));
     dtp_draft_use(&draft, weight, access);
     if (drops_cast)
-        dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
+        *dtp_lower_cast_of(l, index) = DTP_NO_BUFFER;
     multiply(pass, &draft, index);
     if (pass->replay || !dtp_lower_checkpointed(l, l->layer))
         dtp_lower_fp8_keep(l, pass->module, index, weight);

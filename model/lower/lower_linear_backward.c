@@ -107,7 +107,7 @@ dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, in
     dtp_draft_use(&draft, b->module->casts[index], DTP_FREE);
     b->module->casts[index] = DTP_NO_BUFFER;
     if (cast_goes)
-        dtp_lower_state(l)->weight[index] = DTP_NO_BUFFER;
+        *dtp_lower_cast_of(l, index) = DTP_NO_BUFFER;
     dtp_draft_product(l, &draft, matrix, DTP_PRODUCT_INPUT_GRADIENT);
     dtp_draft_end(l, &draft);
     return gradient;

@@ -200,8 +200,8 @@ static void parallel_compiled_gradient(struct dtp_lowering *l, uint64_t tokens)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
     dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_UPDATE | DTP_FREE);
-    l->flight->logits_gradient =
-        dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, tokens_bytes(tokens, l->compute * vocab), DTP_WRITE);
+    l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS,
+                                               tokens_bytes(tokens, l->compute * vocab), DTP_WRITE);
     dtp_draft_use(&draft, l->flight->loss_state, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, (double)tokens * (double)vocab * (double)(12 + l->compute), 3);
     dtp_draft_end(l, &draft);

@@ -228,7 +228,7 @@ static void clear(struct dtp_flight *flight, uint64_t layers)
         for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
             module[i].tensor[tensor] = DTP_NO_BUFFER;
         for (int matrix = 0; matrix < DTP_LAYER_MATRICES; matrix++)
-            module[i].columns[matrix] = module[i].casts[matrix] = DTP_NO_BUFFER;
+            module[i].columns[matrix] = module[i].casts[matrix] = module[i].weights[matrix] = DTP_NO_BUFFER;
     }
     *flight = (struct dtp_flight){.module = module,
                                   .deferred = flight->deferred,

@@ -33,8 +33,9 @@ dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
     struct dtp_module_state *state = dtp_lower_state(l);
     if (dtp_lower_packs(l, part))
         return dtp_lower_unpack(l, part);
-    if (state->weight[part].index != DTP_NO_INDEX)
-        return state->weight[part];
+    dtp_buffer_id *made = dtp_lower_cast_of(l, part);
+    if (made->index != DTP_NO_INDEX)
+        return *made;
     bool end = l->layer == DTP_NO_LAYER && dtp_plan_widens_ends(l->plan);
     if (!end && (!l->autocast || (l->layer != DTP_NO_LAYER && !dtp_plan_casts_weights(l->plan))))
         return dtp_lower_params(state, part);
@@ -42,11 +43,10 @@ dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, module(l)->weight_name[part]);
     dtp_draft_use(&draft, dtp_lower_params(state, part), DTP_READ);
-    state->weight[part] =
-        dtp_draft_new(l, &draft, module(l)->weight_name[part], DTP_OWNER_WEIGHTS, l->compute * elements, DTP_WRITE);
+    *made = dtp_draft_new(l, &draft, module(l)->weight_name[part], DTP_OWNER_WEIGHTS, l->compute * elements, DTP_WRITE);
     dtp_draft_pass(l, &draft, (double)(((end ? 4 : l->bytes.params) + l->compute) * elements), 0, 1);
     dtp_draft_end(l, &draft);
-    return state->weight[part];
+    return *made;
 }
 
 /* The cache keeps eager casts of checkpointed blocks until here; saved ones live on in autograd's graph. */

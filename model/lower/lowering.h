@@ -300,6 +300,13 @@ static inline bool dtp_lower_casts_stay(const struct dtp_lowering *l)
 {
     return l->autocast && !l->compiled && dtp_lower_holds(l);
 }
+/* Where the cast of a weight stands. A compiled block casts for itself and keeps that for its backward, so that of
+ * micro-batches under way each has its own. */
+static inline dtp_buffer_id *dtp_lower_cast_of(struct dtp_lowering *l, int part)
+{
+    bool own = l->autocast && l->compiled && dtp_lower_holds(l) && l->layer != DTP_NO_LAYER;
+    return own ? &l->flight->module[l->layer - l->chunk->first].weights[part] : &dtp_lower_state(l)->weight[part];
+}
 /* It is in a backward of inputs alone, and holds all that its forward saved until that of weights is through:
  * autograd's graph is one (stage_backward_input of torch.distributed.pipelining). */
 static inline bool dtp_lower_keeps_graph(const struct dtp_lowering *l)
