@@ -125,12 +125,6 @@ bool dtp_plan_shifts_logits(const struct dtp_plan *plan);
 uint64_t dtp_plan_shifted_loss_bytes(const struct dtp_plan *plan);
 uint64_t dtp_plan_shifted_copy_bytes(const struct dtp_plan *plan);
 
-/* True where PyTorch's DDP reduces gradients in buckets. */
-static inline bool dtp_plan_has_ddp_buckets(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
-{
-    return plan->runtime->ddp && !dtp_plan_shards_params(plan) && cluster->gpus > 1;
-}
-
 /* How a rank's shard is cut: FSDP2 takes rows of each parameter, DeepSpeed's stage 3 elements of each, and flat
  * parameters (FSDP1, ZeRO's other stages, our arenas) pad their end only. */
 enum dtp_shard_cut { DTP_CUT_ROWS, DTP_CUT_ELEMENTS, DTP_CUT_FLAT };
@@ -239,6 +233,11 @@ bool dtp_plan_splits_backward(const struct dtp_plan *plan);
 
 /* gpus / (tp cp pp), which have sequences of their own; at least 1. */
 uint32_t dtp_plan_data_ranks(const struct dtp_plan *plan, const struct dtp_cluster *cluster);
+/* True where PyTorch's DDP reduces gradients in buckets: between data parallel ranks. */
+static inline bool dtp_plan_has_ddp_buckets(const struct dtp_plan *plan, const struct dtp_cluster *cluster)
+{
+    return plan->runtime->ddp && !dtp_plan_shards_params(plan) && dtp_plan_data_ranks(plan, cluster) > 1;
+}
 
 /* gpus / (tp pp), over which gradients are summed and state is sharded: each context parallel rank has other tokens. At
  * least 1. */
