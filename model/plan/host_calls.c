@@ -15,6 +15,6 @@ uint32_t dtp_plan_unit_hooks(const struct dtp_plan *plan, bool backward)
     if (!dtp_plan_is_fsdp(plan) || plan->fsdp1 || plan->runtime->issuer != DTP_ISSUER_PYTORCH)
         return 0;
     if (plan->pp > 1 || plan->pipeline_ranks > 1)
-        return backward ? 0 : plan->compile ? 1 : 2;
+        return !backward ? (plan->compile ? 1 : 2) : dtp_plan_splits_backward(plan) ? 0 : 1;
     return backward ? 2 : 1;
 }

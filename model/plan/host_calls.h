@@ -7,10 +7,10 @@
  *
  * Around a unit of FSDP2 there are hooks of modules: one call before forward, which unshards and reshards; two around
  * backward, which registers, unshards, and gives gradients to the reduction (_fsdp_param_group.py). FSDP1's were not
- * measured. In a pipeline, eager forwards of stages take two, compiled ones are part of their block's call, and
- * backward's are in what the engine's calls for groups take (split_group_s). Under tensor parallelism a compiled block's
- * call is in what a call on DTensors takes, and hooks around compiled blocks, whose parameters are DTensors of two
- * meshes, take longer (dtensor_unit_hooks_s). */
+ * measured. In a pipeline, whose stages stay gathered, eager forwards take two, backward one, or none where it
+ * is in two passes: theirs are in what the engine's calls for groups take (split_group_s). Under tensor parallelism a
+ * compiled block's call is in what a call on DTensors takes, and hooks around compiled blocks, whose parameters are
+ * DTensors of two meshes, take longer (dtensor_unit_hooks_s). */
 #ifndef DTP_HOST_CALLS_H
 #define DTP_HOST_CALLS_H
 

@@ -290,6 +290,8 @@ static void write_parallelism(struct writer *w)
                    (w->framework->overlaps && strcmp(runtime_of(w), "megatron") == 0) ||
                        strstr(run->notes, "async TP"));
     }
+    if (strstr(run->notes, "weight casts live for a stage"))
+        REFUSE(w, "autocast around each forward of a stage is not modelled");
     if (strstr(run->notes, "loss parallel off"))
         REFUSE(w, "logits that tensor parallel ranks gather before the loss are not modelled");
     if (strstr(run->notes, "few patterns fused"))

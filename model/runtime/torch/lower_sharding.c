@@ -334,9 +334,11 @@ static void before_backward(struct dtp_lowering *l)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
     dtp_torch_call_compiled(l);
-    if (!unit || l->role.pipeline || (!unit->root && l->layer + 1u != unit->end)) /* a stage has all weights gathered */
+    if (!unit || (!unit->root && l->layer + 1u != unit->end))
         return;
     dtp_torch_call_host(l, DTP_OP_HOST_HOOKS, dtp_plan_unit_hooks(l->plan, true));
+    if (l->role.pipeline) /* a stage has all weights gathered */
+        return;
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (!unit->weights_live) {
         if (!unit->gathering)

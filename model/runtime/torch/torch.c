@@ -67,6 +67,12 @@ static void check_pipeline(struct dtp_resolver *r)
                         "%s splits backward, which PyTorch refuses of compiled stages; use 1f1b or interleaved, or "
                         "leave compile out",
                         dtp_schedule_row(p->schedule)->word);
+    if (splits && p->checkpointing != DTP_CHECKPOINT_NONE)
+        dtp_plan_refuse(
+            r, "checkpointing",
+            "with %s, whose backward of weights calls autograd for each of them, replays a layer nine times "
+            "over in PyTorch; use 1f1b or interleaved, or leave checkpointing out",
+            dtp_schedule_row(p->schedule)->word);
     if (p->accumulate_sync)
         dtp_plan_refuse(r, "accumulate_sync",
                         "does not go with pp, whose stages reduce behind their last micro-batch; leave it out");
