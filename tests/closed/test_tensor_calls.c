@@ -28,11 +28,12 @@ static struct dtp_plan tensor_parallel(bool compile)
     return plan;
 }
 
-/* What is counted of a slice besides, whose layers are no DTensors: hooks of a unit, three, and of a compiled block two
- * calls. */
+/* What is counted of a slice besides, whose layers are no DTensors: of a compiled block two calls, and three hooks of a
+ * unit that take longer here; eager ones take as long. */
 static double of_slice(bool compile)
 {
-    return 3 * dtp_calibration.unit_hooks_s + (compile ? 2 * dtp_calibration.compiled_call_s : 0);
+    const double longer_s = dtp_calibration.dtensor_unit_hooks_s - dtp_calibration.unit_hooks_s;
+    return compile ? 2 * dtp_calibration.compiled_call_s - 3 * longer_s : 0;
 }
 
 /* Eager: 7 linears of three calls, 2 norms, 2 gathers and 2 sums; back 14 products, 2 norms of 3, the vectors' sum, 4

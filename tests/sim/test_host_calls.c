@@ -100,8 +100,8 @@ static void test_calls_hold_up(void **state)
     assert_true(step_s[1] - step_s[0] > 0.9e-3 * 2 * LAYERS && step_s[1] - step_s[0] < 1.001e-3 * 2 * LAYERS);
 }
 
-/* Host seconds of formulas grow by as much as a call does for each that the program has: of no calls under tensor
- * parallelism, where they are in what a call on DTensors takes, and in stages by the stages' rule. */
+/* Host seconds of formulas grow by as much as a call does for each that the program has: of no compiled blocks under
+ * tensor parallelism, where they are in what a call on DTensors takes, and in stages by the stages' rule. */
 static void test_formulas_count_the_same(void **state)
 {
     static const struct {
@@ -130,14 +130,17 @@ static void test_formulas_count_the_same(void **state)
             program = lowered_job(&t, &cluster, &plan);
         const struct dtp_program *of = program ? program : set.roles[0].program;
         const double compiled = calls_of(of, DTP_OP_HOST_CALL),
-                     root = plan.tp == 1 && plan.pp == 1 && plan.strategy == DTP_FULL_SHARD ? 3 * plan.accumulate : 0,
-                     hooks = calls_of(of, DTP_OP_HOST_HOOKS) - root; /* formulas leave the root's out */
+                     ends = plan.tp > 1 ? 2 : 1, /* units: of embedding and head, or the root */
+            of_ends = plan.strategy == DTP_FULL_SHARD ? 3 * ends * plan.accumulate : 0,
+                     hooks = calls_of(of, DTP_OP_HOST_HOOKS) - of_ends; /* which formulas leave out */
         double host_s[2];
         for (int more = 0; more < 2; more++) {
             struct dtp_prediction p;
             dtp_calibration.compiled_call_s += more * more_s, dtp_calibration.unit_hooks_s += more * more_s;
+            dtp_calibration.dtensor_unit_hooks_s += more * more_s;
             assert_int_equal(dtp_estimate(&t, &cluster, &plan, &p, &faults), DTP_OK);
             dtp_calibration.compiled_call_s -= more * more_s, dtp_calibration.unit_hooks_s -= more * more_s;
+            dtp_calibration.dtensor_unit_hooks_s -= more * more_s;
             host_s[more] = p.time.host_launch_s;
         }
         printf("job %zu: %g compiled calls and %g hooks, formula %+.2f ms\n", i, compiled, hooks,

@@ -159,7 +159,7 @@ static void test_refusals(void **state)
         {"gpus=8 pp=4 accumulate=8 virtual_stages=9", "virtual_stages: 36 stages of 32 layers"},
         {"gpus=8 virtual_stages=2", "pp above 1"},
         {"gpus=8 tp_overlap=true", "tp above 1"},
-        {"gpus=8 tp=2 runtime=torch strategy=ddp", "FSDP2 alone"},
+        {"gpus=8 tp=2 runtime=torch strategy=ddp", "goes with FSDP2"},
         {"gpus=8 tp=2 offload=optimizer", "offload"},
         {"gpus=8 cp=2 runtime=nanotron", "context parallelism (deepspeed, dtplan, megatron, torch)"},
         {"gpus=8 runtime=torch strategy=ddp megatron_overlap=true", "megatron only"},
