@@ -38,7 +38,8 @@ struct dtp_tensor_calls dtp_tensor_calls_of(const struct dtp_transformer *transf
                  moves = plan->sequence_parallel ? 4 : 2;
     const double norm_back = plan->compile ? 2 : 3;
     const double forward = norms + matrices * (plan->compile ? 1 : 3) + moves;
-    const double backward = norms * norm_back + 1 + 2 * matrices + moves + norms;
+    const double sums = plan->sequence_parallel ? norms : 0; /* of norms' gradients, by other tokens on each rank */
+    const double backward = norms * norm_back + 1 + 2 * matrices + moves + sums;
     const double again = plan->checkpointing == DTP_CHECKPOINT_FULL ? 1 : 0;
     const double kernels = (1 + again) * (norms + matrices) + norms * norm_back + 2 * matrices;
     const double ends = plan->compile ? ENDS_COMPILED : ENDS;

@@ -164,7 +164,7 @@ dtp_buffer_id dtp_lower_gather_rows(struct dtp_lowering *l, struct dtp_draft *dr
 
 void dtp_lower_sum_norm_gradient(struct dtp_lowering *l, int part, uint64_t width)
 {
-    if (l->tp > 1 && l->plan->runtime->dtensor)
+    if (dtp_lower_spreads(l) && l->plan->runtime->dtensor)
         dtp_lower_sum_in_place(l, "norm gradient", dtp_lower_state(l)->gradient[part], l->compute * width, false);
 }
 

@@ -182,6 +182,45 @@ static bool waits(const struct dtp_program *program, const struct dtp_op *op, si
 
 /* Of a matrix cut by columns: the input is gathered again and the next matmul, its input gradient's, does not wait; the
  * one behind, the weight gradient's, waits for that and not for the sum, which what comes next waits for. */
+static uint64_t bytes_of(const struct dtp_program *program, const char *name)
+{
+    uint64_t bytes = 0;
+    for (size_t b = 0; b < dtp_program_buffer_count(program); b++)
+        if (strcmp(dtp_program_buffers(program)[b].name, name) == 0)
+            bytes += dtp_program_buffers(program)[b].bytes;
+    return bytes;
+}
+
+/* One rank of each part: nothing is sharded, gathered or reduced but by tensor parallel ranks. The stream is whole on
+ * each without sequence parallelism: 4 sums a layer, the embedding's, the head's and the loss' three, none of norms'
+ * gradients. Compiled, the loss keeps log-softmax in fp32 of the rank's columns, and makes zeros as large. */
+static void test_torch_alone(void **state)
+{
+    (void)state;
+    static struct dtp_faults faults;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), TP, TP);
+    for (int compiled = 0; compiled < 2; compiled++) {
+        struct dtp_plan plan = megatron(false);
+        struct dtp_program *program = NULL;
+        plan.runtime = &dtp_runtime_torch, plan.strategy = DTP_DDP, plan.compile = compiled, plan.accumulate = 1;
+        if (dtp_plan_resolve(&plan, &t, &cluster, &faults) != DTP_OK ||
+            dtp_lower(&t, &cluster, &plan, 0, &program, &faults) != DTP_OK ||
+            dtp_program_verify(program, &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+        const uint64_t wide = 4 * (uint64_t)2048 * t.vocab / TP;
+        struct traffic sent = traffic_of(program);
+        assert_int_equal(sent.gathers + sent.scatters, 0);
+        assert_int_equal(sent.sums, 4 * LAYERS + 2 + 3);
+        assert_int_equal(bytes_of(program, "log-softmax"), wide);
+        assert_int_equal(bytes_of(program, "nll gradient"), wide);
+        assert_int_equal(bytes_of(program, "logits in fp32"), compiled ? 0 : wide);
+        for (size_t i = 0; i < dtp_program_op_count(program); i++)
+            assert_int_not_equal(dtp_program_ops(program)[i].stream, DTP_STREAM_REDUCE);
+        dtp_program_destroy(program);
+    }
+}
+
 static void test_backward_overlaps(void **state)
 {
     (void)state;
@@ -378,11 +417,17 @@ static void test_native_loss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sequence_parallel),      cmocka_unit_test(test_whole_stream),
-        cmocka_unit_test(test_replays_and_head_norms), cmocka_unit_test(test_torch),
-        cmocka_unit_test(test_backward_overlaps),      cmocka_unit_test(test_overlap_sends_the_same),
-        cmocka_unit_test(test_saved_activations),      cmocka_unit_test(test_work_is_divided),
-        cmocka_unit_test(test_random_jobs_are_proven), cmocka_unit_test(test_native_loss),
+        cmocka_unit_test(test_sequence_parallel),
+        cmocka_unit_test(test_whole_stream),
+        cmocka_unit_test(test_replays_and_head_norms),
+        cmocka_unit_test(test_torch),
+        cmocka_unit_test(test_torch_alone),
+        cmocka_unit_test(test_backward_overlaps),
+        cmocka_unit_test(test_overlap_sends_the_same),
+        cmocka_unit_test(test_saved_activations),
+        cmocka_unit_test(test_work_is_divided),
+        cmocka_unit_test(test_random_jobs_are_proven),
+        cmocka_unit_test(test_native_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,79 +9,9 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "lib/shipped_catalog.h"
-
-/* Llama-2-7B under torchtitan on one node. */
-static struct dtp_run plain_run(void)
-{
-    return (struct dtp_run){.id = "x",
-                            .source = "s",
-                            .model_name = "Llama-2-7B",
-                            .framework = "torchtitan (FSDP2)",
-                            .gpu_key = "h100-sxm",
-                            .gpu_name = "",
-                            .strategy_key = "full_shard",
-                            .offload_key = "none",
-                            .param_dtype = "bf16",
-                            .checkpointing = "none",
-                            .fp8 = "0",
-                            .flash_attention = "",
-                            .compile = "",
-                            .schedule = "",
-                            .sequence_parallel = "",
-                            .attention = "",
-                            .quantised_base = "",
-                            .precision_recipe = "",
-                            .links = "",
-                            .network = "",
-                            .notes = "",
-                            .params = 6738415616,
-                            .layers = 32,
-                            .hidden = 4096,
-                            .heads = 32,
-                            .kv_heads = 32,
-                            .ffn = 11008,
-                            .vocab = 32000,
-                            .sequence = 2048,
-                            .gpus = 8,
-                            .micro_batch = 2};
-}
-
-static struct dtp_job job_of(const struct dtp_run *run)
-{
-    struct dtp_faults faults = {0};
-    struct dtp_job job = {0};
-    if (dtp_run_job(run, &catalog, &job, &faults))
-        fail_msg("%s", faults.text[0]);
-    return job;
-}
-
-static void assert_refused(const struct dtp_run *run, const char *reason)
-{
-    struct dtp_faults faults = {0};
-    struct dtp_job job;
-    assert_int_equal(dtp_run_job(run, &catalog, &job, &faults), DTP_BAD_INPUT);
-    if (!strstr(faults.text[0], reason))
-        fail_msg("'%s' does not say '%s'", faults.text[0], reason);
-}
+#include "lib/plain_runs.h"
 
 /* ---- shape ------------------------------------------------------------------------------------------------------ */
-
-static struct dtp_run shaped(const char *name, uint64_t params, uint64_t layers, uint64_t hidden, uint64_t heads,
-                             uint64_t kv_heads, uint64_t ffn, uint64_t vocab, uint64_t sequence)
-{
-    struct dtp_run run = plain_run();
-    run.model_name = name;
-    run.params = params;
-    run.layers = layers;
-    run.hidden = hidden;
-    run.heads = heads;
-    run.kv_heads = kv_heads;
-    run.ffn = ffn;
-    run.vocab = vocab;
-    run.sequence = sequence;
-    return run;
-}
 
 /* Published counts come out to the last parameter. */
 static void test_counts_are_exact(void **state)
@@ -396,107 +326,6 @@ static void test_offload(void **state)
     assert_refused(&run, "is no +-joined set");
 }
 
-/* ---- parallelism ------------------------------------------------------------------------------------------------- */
-
-/* GPT-3 175B as Megatron-Core has it: 4 x 2 GPUs of tensors and stages, 4 data-parallel ranks. */
-static struct dtp_run sliced_run(void)
-{
-    struct dtp_run run = shaped("GPT-175B", 0, 96, 12288, 96, 96, 49152, 51200, 2048);
-    run.framework = "NeMo/Megatron-Core";
-    run.strategy_key = "ddp";
-    run.checkpointing = "full";
-    run.gpus = 64;
-    run.tp = 4;
-    run.pp = 4;
-    run.dp = 4;
-    run.micro_batch = 1;
-    run.global_batch = 64;
-    return run;
-}
-
-static void test_tensor_and_pipeline_parallel(void **state)
-{
-    (void)state;
-    struct dtp_run run = sliced_run();
-    struct dtp_job job = job_of(&run);
-    assert_int_equal(job.plan.tp, 4);
-    assert_int_equal(job.plan.pp, 4);
-    assert_int_equal(job.plan.accumulate, 16); /* 64 sequences over 4 ranks */
-    assert_int_equal(job.plan.virtual_stages, 1);
-    assert_int_equal(job.plan.strategy, DTP_DDP);
-    assert_true(job.plan.sequence_parallel);
-    run.sequence_parallel = "0";
-    assert_false(job_of(&run).plan.sequence_parallel);
-    run.sequence_parallel = "";
-    run.framework = "Megatron-DeepSpeed";
-    assert_false(job_of(&run).plan.sequence_parallel);
-    run.sequence_parallel = "1";
-    assert_true(job_of(&run).plan.sequence_parallel);
-    run.sequence_parallel = "";
-    run.strategy_key = "zero1"; /* under DeepSpeed's engines */
-    job = job_of(&run);
-    assert_ptr_equal(job.plan.runtime, &dtp_runtime_deepspeed);
-    assert_true(job.plan.deepspeed.megatron_layers && job.plan.deepspeed.bf16_optimizer);
-    run.param_dtype = "fp16";
-    assert_false(job_of(&run).plan.deepspeed.bf16_optimizer);
-    run.param_dtype = "bf16";
-    run.strategy_key = "ddp";
-    run.sequence_parallel = "yes";
-    assert_refused(&run, "sequence_parallel 'yes' is neither 0 nor 1");
-    run = sliced_run();
-    run.gpus = 72;
-    assert_refused(&run, "tp x pp x cp is 16, which does not divide gpus 72");
-    run.gpus = 128;
-    assert_refused(&run, "dp 4 is not gpus 128 / (tp x pp x cp)");
-    run = sliced_run();
-    run.strategy_key = "single"; /* one data-parallel rank */
-    assert_refused(&run, "strategy_key single contradicts gpus 64 of which tp x pp x cp are 16");
-    run.gpus = run.global_batch = 16;
-    run.dp = 1;
-    assert_int_equal(job_of(&run).plan.strategy, DTP_DDP);
-}
-
-static void test_schedules(void **state)
-{
-    (void)state;
-    struct dtp_run run = sliced_run();
-    run.notes = "q=A; VP=6; FSDP=0";
-    assert_int_equal(job_of(&run).plan.virtual_stages, 6);
-    run.virtual_stages = 3;
-    run.schedule = "interleaved_1f1b";
-    struct dtp_job job = job_of(&run);
-    assert_int_equal(job.plan.virtual_stages, 3);
-    assert_int_equal(job.plan.schedule, DTP_SCHEDULE_INTERLEAVED);
-    run.virtual_stages = 0;
-    run.notes = "";
-    run.schedule = "1F1B";
-    assert_int_equal(job_of(&run).plan.schedule, DTP_SCHEDULE_1F1B);
-    run.schedule = "zb4p";
-    assert_refused(&run, "zb4p");
-}
-
-/* torchtitan counts embedding and head as a layer each, and gives a rank two stages where it may have several. */
-static void test_stages_of_torchtitan(void **state)
-{
-    (void)state;
-    struct dtp_run run = plain_run();
-    run.pp = 4, run.global_batch = 32, run.accumulate = 8;
-    run.schedule = "1F1B";
-    struct dtp_job job = job_of(&run);
-    assert_string_equal(dtp_stage_choice_text(&job.plan.stages), "counted");
-    assert_int_equal(job.plan.virtual_stages, 1);
-    run.schedule = "Interleaved1F1B";
-    assert_int_equal(job_of(&run).plan.virtual_stages, 2);
-    run.schedule = "InterleavedZeroBubble";
-    assert_int_equal(job_of(&run).plan.virtual_stages, 2);
-    run.framework = "PyTorch 2.11 FSDP2+PP"; /* another script of its own */
-    run.schedule = "1F1B";
-    job = job_of(&run);
-    assert_string_equal(dtp_stage_choice_text(&job.plan.stages), "even");
-    run.pp = 1, run.tp = 4, run.notes = "amp=autocast: fp32 parameters under bf16 autocast";
-    assert_refused(&run, "tensor parallelism under autocast, without FSDP2, is not modelled");
-}
-
 static void test_what_notes_and_families_settle(void **state)
 {
     (void)state;
@@ -586,9 +415,6 @@ int main(void)
         cmocka_unit_test(test_framework_rules),
         cmocka_unit_test(test_precision),
         cmocka_unit_test(test_checkpointing),
-        cmocka_unit_test(test_tensor_and_pipeline_parallel),
-        cmocka_unit_test(test_schedules),
-        cmocka_unit_test(test_stages_of_torchtitan),
         cmocka_unit_test(test_what_notes_and_families_settle),
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_cluster),

@@ -133,6 +133,25 @@ static void test_once_a_step(void **state)
     dtp_program_set_release(&set);
 }
 
+/* Of micro-batches under way each has its own casts of a compiled block's weights, an eager one has the step's: by 1F1B
+ * on two ranks the first has two at once, of 4 layers. */
+static void test_casts_of_stages(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = small_model(8);
+    struct dtp_cluster cluster = test_cluster(test_h200(), 2, 2);
+    for (int compiled = 0; compiled < 2; compiled++) {
+        struct dtp_plan plan = pipeline(DTP_SCHEDULE_1F1B, 2, 4, 1);
+        plan.strategy = DTP_DDP, plan.compile = compiled;
+        struct dtp_program_set set = proven_set(&t, &cluster, &plan);
+        uint32_t casts = 0;
+        for (size_t b = 0; b < dtp_program_buffer_count(set.roles[0].program); b++)
+            casts += strcmp(dtp_program_buffers(set.roles[0].program)[b].name, "down weight") == 0;
+        assert_int_equal(casts, 4 * (compiled ? 4 : 1));
+        dtp_program_set_release(&set);
+    }
+}
+
 /* The last gradients are on their way before the stage reduces. */
 static void test_sends_before_it_reduces(void **state)
 {
@@ -217,6 +236,9 @@ static void test_refusals(void **state)
 {
     (void)state;
     struct dtp_plan plan = pipeline(DTP_SCHEDULE_ZB_V, 4, 8, 2);
+    plan.checkpointing = DTP_CHECKPOINT_FULL;
+    expect_refused(plan, "replays a layer nine times");
+    plan.checkpointing = DTP_CHECKPOINT_NONE;
     plan.compile = true;
     expect_refused(plan, "PyTorch refuses of compiled stages");
     plan = pipeline(DTP_SCHEDULE_1F1B, 4, 8, 1);
@@ -232,9 +254,13 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_are_legal),           cmocka_unit_test(test_once_a_step),
-        cmocka_unit_test(test_sends_before_it_reduces), cmocka_unit_test(test_first_stage_is_not_split),
-        cmocka_unit_test(test_receives_by_hand),        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_all_are_legal),
+        cmocka_unit_test(test_once_a_step),
+        cmocka_unit_test(test_casts_of_stages),
+        cmocka_unit_test(test_sends_before_it_reduces),
+        cmocka_unit_test(test_first_stage_is_not_split),
+        cmocka_unit_test(test_receives_by_hand),
+        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_host_of_stages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

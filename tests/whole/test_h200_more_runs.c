@@ -17,7 +17,7 @@
 
 static const char *const ids[] = {"h200-more-dev-01", "h200-more-dev-03", "h200-more-dev-04",
                                   "h200-more-dev-07", "h200-more-dev-10", "h200-more-dev-14"};
-enum { RUNS = sizeof ids / sizeof *ids, HOLDOUT = 75 };
+enum { RUNS = sizeof ids / sizeof *ids, HOLDOUT = 75, LAYOUTS = 29 };
 
 static int ascending(const void *left, const void *right)
 {
@@ -56,6 +56,32 @@ static void test_runs(void **state)
     dtp_backtest_destroy(backtest);
 }
 
+/* 33 runs of the script of h200_parallel_runs.csv on two GPUs, with other models and layouts, to which nothing was
+ * fitted: 29 are predicted. */
+static void test_holdout_layouts(void **state)
+{
+    (void)state;
+    struct dtp_faults faults = {0};
+    struct dtp_backtest *backtest = NULL;
+    const struct dtp_predictor simulated = dtp_predictor_simulated();
+    double allocated_pct[LAYOUTS], speed_pct[LAYOUTS];
+    int predicted = 0;
+    assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/holdout_parallel_runs.csv", NULL, &simulated,
+                                           &catalog, &backtest, &faults),
+                     DTP_OK);
+    for (size_t i = 0; i < backtest->row_count; i++) {
+        if (!backtest->rows[i].predicted)
+            continue;
+        assert_true(predicted < LAYOUTS);
+        allocated_pct[predicted] = fabs(backtest->rows[i].memory_error_pct[DTP_RUN_STAGES]);
+        speed_pct[predicted++] = fabs(backtest->rows[i].error_pct);
+    }
+    assert_int_equal(predicted, LAYOUTS);
+    assert_errors("allocated of the rank furthest off", allocated_pct, LAYOUTS, 0.3, 8.5);
+    assert_errors("tokens/s", speed_pct, LAYOUTS, 4, 16);
+    dtp_backtest_destroy(backtest);
+}
+
 /* 75 runs of the same script with other models and settings, 65 of them on one GPU, to which nothing was fitted: all
  * are predicted. Of time the largest errors are small models', which a host held up that took 1.4 of the time it took
  * when calls were measured. */
@@ -82,6 +108,7 @@ static void test_holdout(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs), cmocka_unit_test(test_holdout)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs), cmocka_unit_test(test_holdout),
+                                       cmocka_unit_test(test_holdout_layouts)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
