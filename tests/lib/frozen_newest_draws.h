@@ -258,6 +258,30 @@
     X(cuda_graph_modules, KEPT, 1, "")                                                                                 \
     X(recompute_modules, KEPT, 1, "|moe_act")                                                                          \
     X(pp, KEPT, 3, "2")                                                                                                \
-    X(accumulate, KEPT, 1, "4|8")
+    X(accumulate, KEPT, 1, "4|8")                                                                                      \
+    X(strategy, LAYERED, 1, "full_shard|full_shard|shard_grad_op|ddp")                                                 \
+    X(gpus, LAYERED, 1, "4|8|8|16")                                                                                    \
+    X(gpus_per_node, LAYERED, 1, "8")                                                                                  \
+    X(nodes, LAYERED, 1, "")                                                                                           \
+    X(layers, LAYERED, 1, "8|12")                                                                                      \
+    X(tp, LAYERED, 1, "|2|2|4")                                                                                        \
+    X(pp, LAYERED, 1, "|2|2")                                                                                          \
+    X(cp, LAYERED, 4, "2")                                                                                             \
+    X(cp_comm, LAYERED, 2, "all_gather|p2p")                                                                           \
+    X(schedule, LAYERED, 1, "gpipe|1f1b|1f1b|interleaved|interleaved|zb-v|dualpipev")                                  \
+    X(stages, LAYERED, 2, "counted|even")                                                                              \
+    X(accumulate, LAYERED, 1, "4|8")                                                                                   \
+    X(sequence_parallel, LAYERED, 4, "false")                                                                          \
+    X(compile, LAYERED, 3, "true")                                                                                     \
+    X(fsdp1, LAYERED, 1, "")                                                                                           \
+    X(precision, LAYERED, 1, "bf16-mixed|bf16-mixed|bf16-pure")                                                        \
+    X(checkpointing, LAYERED, 1, "none|none|none|full")                                                                \
+    X(norm, LAYERED, 1, "rms_norm")                                                                                    \
+    X(activation, LAYERED, 1, "swiglu")                                                                                \
+    X(position, LAYERED, 1, "rope")                                                                                    \
+    X(loss, LAYERED, 1, "eager")                                                                                       \
+    X(accumulate_sync, LAYERED, 1, "")                                                                                 \
+    X(reshard_after_forward, LAYERED, 1, "")                                                                           \
+    X(optimizer, LAYERED, 1, "adamw-fused")
 
 #endif

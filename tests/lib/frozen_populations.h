@@ -27,6 +27,7 @@ enum frozen_of {
     FROZEN_OF_DELAYED,
     FROZEN_OF_NATIVE,
     FROZEN_OF_KEPT,
+    FROZEN_OF_LAYERED,
     FROZEN_OF_COUNT
 };
 
@@ -59,9 +60,10 @@ static const struct frozen_population frozen_populations[FROZEN_OF_COUNT] = {
     [FROZEN_OF_DELAYED] = {3130, &dtp_runtime_dtplan, false},    /* stages of our executor */
     [FROZEN_OF_NATIVE] = {3160, &dtp_runtime_megatron, false},   /* Megatron-Core's own fused loss */
     [FROZEN_OF_KEPT] = {3180, &dtp_runtime_megatron, true},      /* weights that are casts, narrow optimizers */
+    [FROZEN_OF_LAYERED] = {3220, &dtp_runtime_torch, false},     /* tp, pp and cp of PyTorch */
 };
 
-#define FROZEN_JOBS 3220u
+#define FROZEN_JOBS 3300u
 
 static inline enum frozen_of frozen_population(uint64_t number)
 {
