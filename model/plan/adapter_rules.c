@@ -30,8 +30,10 @@ void dtp_plan_derive_adapters(struct dtp_resolver *r)
         d->params = d->master = narrow;
         d->moments = d->moments == DTP_INT8 ? d->moments : a->dtype == DTP_FP16 ? DTP_FP32 : a->dtype;
     }
-    if (dtp_plan_widens_adapters(p) && d->moments != DTP_INT8)
-        d->moments = a->dtype;
+    /* PyTorch's optimizers make state like the parameter beside a base in 16 bits, too; our executor's is a choice. */
+    if ((dtp_plan_widens_adapters(p) || p->runtime->foreach_optimizer) && a->dtype == DTP_FP32 &&
+        d->moments != DTP_INT8)
+        d->moments = DTP_FP32;
     d->reduce = a->dtype;
     if (a->base == DTP_BASE_NF4 && p->runtime->packs_scales)
         a->base = DTP_BASE_NF4_DOUBLE;

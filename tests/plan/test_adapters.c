@@ -186,6 +186,13 @@ static void test_formats(void **state)
     assert_int_equal(bytes.params, 2);
     assert_int_equal(bytes.grads, 4);
     assert_int_equal(bytes.optimizer, 8);
+    plan = adapted(8); /* of a pure recipe, too: PyTorch's optimizers make moments like the parameter */
+    plan.adapters.dtype = DTP_FP32;
+    assert_true(dtp_precision_recipe("bf16-pure", &plan.precision));
+    assert_int_equal(resolve(&plan, &t, why), DTP_OK);
+    dtp_element_bytes_count(&plan, &bytes);
+    assert_int_equal(bytes.grads, 4);
+    assert_int_equal(bytes.optimizer, 8);
     plan = adapted(8);
     dtp_precision_recipe("fp32", &plan.precision);
     if (resolve(&plan, &t, why) != DTP_OK)
