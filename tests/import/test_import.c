@@ -268,6 +268,16 @@ static void trainer_projections(void **state)
     expect_refusal(TRAINER "optim: galore_adamw_8bit\noptim_target_modules: [attn, mlp]\n", ONE_GPU, "optim");
 }
 
+/* Adapters of experts' parameters are refused with what they would be; a list of none is none. */
+static void adapted_parameters(void **state)
+{
+    (void)state;
+#define ADAPTED TRAINER "use_peft: true\nlora_r: 8\nlora_target_parameters: "
+    expect_refusal(ADAPTED "[mlp.experts.gate_up_proj]\n", ONE_GPU, "adapters of experts' parameters");
+    import(ADAPTED "null\n", ONE_GPU);
+    assert_int_equal(file.job.plan.adapters.rank, 8);
+}
+
 static void other_files_are_refused(void **state)
 {
     (void)state;
@@ -297,6 +307,7 @@ int main(void)
         cmocka_unit_test(torchtitan_defaults),
         cmocka_unit_test(torchtitan_degrees),
         cmocka_unit_test(trainer_projections),
+        cmocka_unit_test(adapted_parameters),
         cmocka_unit_test(other_files_are_refused),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_all);
