@@ -1,16 +1,21 @@
+/* clang-format off */
 /* The model's head: final norm, logits, cross entropy, and their backward.
  *
  * c bytes a logit, V a token:
- *   eager    logits c, fp32 copy 4, log-softmax 4 (10 V at c = 2); backward: its saved result 4, the gradients of nll
- *            and of log-softmax 4 each (12 V), then the cast c
- *            in place: logits c, fp32 copy 4, of which the differences to the maximum are a tensor of 4 that becomes
- *            probabilities and, in backward, the gradient; then the cast c
- *            shifted (dtp_plan_shifts_logits): logits c, fp32 copy 4, that without the last token 4, log-softmax 4 (14
- * V); backward besides: 4 for the gradient of the copy, then the cast. One kernel in place of log-softmax writes the
- * gradient over what it read: c + 8 fused    logits c, their gradient c soft-capped logits besides: the tanh that
- * backward reads, c chunked  the same for an eighth of the tokens at a time, backward at once; the hidden states'
- * gradient in fp32 */
+ *   eager        logits c, fp32 copy 4, log-softmax 4 (10 V at c = 2); backward: its saved result 4, the gradients of
+ *                nll and of log-softmax 4 each (12 V), then the cast c
+ *   in place     logits c, fp32 copy 4, of which the differences to the maximum are a tensor of 4 that becomes
+ *                probabilities and, in backward, the gradient; then the cast c
+ *   shifted      (dtp_plan_shifts_logits) logits c, fp32 copy 4, that without the last token 4, log-softmax 4 (14 V);
+ *                backward besides: 4 for the gradient of the copy, then the cast. One kernel in place of log-softmax
+ *                writes the gradient over what it read: c + 8
+ *   fused        logits c, their gradient c
+ *   parallel     compiled on tensor parallel ranks (lower_parallel_loss.c): log-softmax 4; backward: zeros 4, gradient c
+ *   soft-capped  logits besides: the tanh that backward reads, c
+ *   chunked      the same for an eighth of the tokens at a time, backward at once; the hidden states' gradient in fp32 */
+/* clang-format on */
 #include "lower/lower_fp8.h"
+#include "lower/lower_parallel_loss.h"
 
 #include "base/bytes.h"
 
@@ -59,27 +64,6 @@ static void cap_backward(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_end(l, &draft);
 }
 
-/* Tensor parallel ranks have columns of the logits each: a row's maximum, its target's logit and its sum of
- * exponentials are of all ranks together, three all-reduces of [T] in fp32. The pass over the logits for the maximum is
- * one of those that the loss takes anyhow. */
-static dtp_buffer_id reduce_rows(struct dtp_lowering *l, uint64_t tokens)
-{
-    static const char *const names[] = {"row maxima", "target logits", "sums of exponentials"};
-    const int count = sizeof names / sizeof *names;
-    struct dtp_draft draft;
-    if (l->vocab_ranks == 1)
-        return DTP_NO_BUFFER;
-    dtp_draft_begin(l, &draft, DTP_OP_LOSS, names[0]);
-    dtp_draft_use(&draft, l->flight->logits, DTP_READ);
-    dtp_buffer_id rows = dtp_draft_new(l, &draft, "row statistics", DTP_OWNER_LOGITS,
-                                       tokens_bytes(tokens, (uint64_t)count * 4), DTP_WRITE);
-    dtp_draft_memory(l, &draft, (double)tokens * (double)l->transformer->vocab * (double)l->compute, 1);
-    dtp_draft_end(l, &draft);
-    for (int i = 0; i < count; i++)
-        dtp_lower_sum_in_place(l, names[i], rows, tokens_bytes(tokens, 4), false);
-    return rows;
-}
-
 /* Of the bytes that a pass of the loss moves, what was read for the rows' maxima before. */
 static double read_before(const struct dtp_lowering *l, uint64_t tokens)
 {
@@ -93,7 +77,7 @@ static void loss_in_place(struct dtp_lowering *l, uint64_t tokens)
 {
     uint64_t vocab = l->transformer->vocab, wide = tokens_bytes(tokens, 4 * vocab);
     double logits = (double)tokens * (double)vocab;
-    dtp_buffer_id rows = reduce_rows(l, tokens);
+    dtp_buffer_id rows = dtp_lower_reduce_rows(l, tokens);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "logits in fp32");
     dtp_buffer_id copy = dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
@@ -118,7 +102,7 @@ static void native_loss(struct dtp_lowering *l, uint64_t tokens)
 {
     uint64_t vocab = l->transformer->vocab;
     double logits = (double)tokens * (double)vocab;
-    dtp_buffer_id rows = reduce_rows(l, tokens);
+    dtp_buffer_id rows = dtp_lower_reduce_rows(l, tokens);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "logits in fp32");
     l->flight->loss_state =
@@ -163,57 +147,13 @@ static void native_gradient(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_end(l, &draft);
 }
 
-/* Who reads the logits last lets them go, unless the stage holds them. */
-static uint32_t last_of_logits(const struct dtp_lowering *l)
-{
-    return dtp_lower_holds(l) ? DTP_READ : DTP_READ | DTP_FREE;
-}
-
-/* loss_parallel compiled keeps log-softmax in fp32, as eager does: beside its sums over ranks nothing is fused (saved
- * tensors of five compiled layers' losses, reports/h200/README.md). */
-static bool parallel_compiled(const struct dtp_lowering *l)
-{
-    return l->vocab_ranks > 1 && l->plan->runtime->dtensor && l->loss == DTP_LOSS_FUSED;
-}
-
-/* Behind the maximum a pass for the sum of exponentials c, and log-softmax c + 4. */
-static void parallel_loss(struct dtp_lowering *l, uint64_t tokens)
-{
-    double logits = (double)tokens * (double)l->transformer->vocab;
-    dtp_buffer_id rows = reduce_rows(l, tokens);
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
-    dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
-    l->flight->loss_state = dtp_draft_new(l, &draft, "log-softmax", DTP_OWNER_LOGITS,
-                                          tokens_bytes(tokens, 4 * l->transformer->vocab), DTP_WRITE);
-    dtp_draft_use(&draft, l->flight->logits, last_of_logits(l));
-    dtp_draft_memory(l, &draft, logits * (double)(2 * l->compute + 4), 2);
-    dtp_draft_end(l, &draft);
-    if (!dtp_lower_holds(l))
-        l->flight->logits = DTP_NO_BUFFER;
-}
-
-/* Zeros with the targets' own are a tensor, 4; with log-softmax 4 + 4 they make the gradient, c. */
-static void parallel_compiled_gradient(struct dtp_lowering *l, uint64_t tokens)
-{
-    uint64_t vocab = l->transformer->vocab;
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
-    dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_UPDATE | DTP_FREE);
-    l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS,
-                                               tokens_bytes(tokens, l->compute * vocab), DTP_WRITE);
-    dtp_draft_use(&draft, l->flight->loss_state, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, (double)tokens * (double)vocab * (double)(12 + l->compute), 3);
-    dtp_draft_end(l, &draft);
-}
-
 /* The compiler and the chunks keep nothing of the loss's forward but its logits; eager keeps log-softmax. */
 static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
 {
     uint64_t vocab = l->transformer->vocab;
     bool shifts = dtp_plan_shifts_logits(l->plan);
-    if (parallel_compiled(l)) {
-        parallel_loss(l, tokens);
+    if (dtp_lower_compiled_in_parallel(l)) {
+        dtp_lower_parallel_loss(l, tokens);
         return;
     }
     if (l->loss == DTP_LOSS_FUSED && !shifts)
@@ -232,13 +172,13 @@ static void loss_forward(struct dtp_lowering *l, uint64_t tokens)
         loss_in_place(l, tokens);
         return;
     }
-    dtp_buffer_id rows = reduce_rows(l, tokens);
+    dtp_buffer_id rows = dtp_lower_reduce_rows(l, tokens);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
     dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
     dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, l->compute == 4 ? 0 : tokens_bytes(tokens, 4 * vocab),
                   DTP_UPDATE | DTP_FREE);
-    dtp_draft_use(&draft, l->flight->logits, last_of_logits(l));
+    dtp_draft_use(&draft, l->flight->logits, dtp_lower_last_of_logits(l));
     l->flight->loss_state =
         dtp_draft_new(l, &draft, "log-softmax", DTP_OWNER_LOGITS, tokens_bytes(tokens, 4 * vocab), DTP_WRITE);
     if (!dtp_lower_holds(l))
@@ -326,32 +266,6 @@ static void gradient_in_place(struct dtp_lowering *l, uint64_t tokens)
     narrow_gradient(l, tokens, l->flight->loss_state);
 }
 
-static bool parallel_in_python(const struct dtp_lowering *l)
-{
-    return l->vocab_ranks > 1 && l->plan->runtime->dtensor && l->loss == DTP_LOSS_EAGER && l->compute != 4;
-}
-
-/* loss_parallel is written in Python operators (torch/distributed/tensor/parallel/loss.py): (zeros with the targets'
- * own + exp(x)) * gradient, each a tensor of its own, of which exp(x) is gone when the last is made. */
-static void parallel_gradient(struct dtp_lowering *l, double logits, uint64_t wide)
-{
-    struct dtp_draft draft;
-    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "sum");
-    dtp_buffer_id own = dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_WRITE);
-    dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
-    dtp_buffer_id sum = dtp_draft_new(l, &draft, "unscaled gradient", DTP_OWNER_LOGITS, wide, DTP_WRITE);
-    dtp_draft_use(&draft, l->flight->loss_state, DTP_READ);
-    dtp_draft_memory(l, &draft, logits * 24, 3);
-    dtp_draft_end(l, &draft);
-    dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "scaled");
-    l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
-    dtp_draft_use(&draft, sum, DTP_READ | DTP_FREE);
-    dtp_draft_use(&draft, own, DTP_FREE);
-    dtp_draft_use(&draft, l->flight->loss_state, DTP_FREE);
-    dtp_draft_memory(l, &draft, logits * 8, 1);
-    dtp_draft_end(l, &draft);
-}
-
 /* Gradient of the logits that the loss read, in the compute dtype. */
 static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
 {
@@ -359,11 +273,11 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     uint64_t narrow = tokens_bytes(tokens, l->compute * vocab);
     double logits = (double)tokens * (double)vocab, c = (double)l->compute;
     bool casts = l->compute != 4;
-    if (parallel_compiled(l)) {
-        parallel_compiled_gradient(l, tokens);
+    if (dtp_lower_compiled_in_parallel(l)) {
+        dtp_lower_parallel_gradient(l, tokens);
         return;
     }
-    dtp_buffer_id rows = l->loss == DTP_LOSS_FUSED ? reduce_rows(l, tokens) : DTP_NO_BUFFER;
+    dtp_buffer_id rows = l->loss == DTP_LOSS_FUSED ? dtp_lower_reduce_rows(l, tokens) : DTP_NO_BUFFER;
     struct dtp_draft draft;
     if (l->plan->loss == DTP_LOSS_NATIVE) {
         native_gradient(l, tokens);
@@ -382,14 +296,14 @@ static void logits_gradient(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
     if (l->loss == DTP_LOSS_FUSED) {
         l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, narrow, DTP_WRITE);
-        dtp_draft_use(&draft, l->flight->logits, last_of_logits(l));
+        dtp_draft_use(&draft, l->flight->logits, dtp_lower_last_of_logits(l));
         dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
         dtp_draft_memory(l, &draft, logits * dtp_plan_fused_loss_passes(l->plan) * c - read_before(l, tokens), 2);
         dtp_draft_end(l, &draft);
         return;
     }
-    if (parallel_in_python(l)) {
-        parallel_gradient(l, logits, wide);
+    if (dtp_lower_parallel_in_python(l)) {
+        dtp_lower_parallel_python_gradient(l, logits, wide);
         narrow_gradient(l, tokens, l->flight->logits_gradient);
         return;
     }

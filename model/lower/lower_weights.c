@@ -28,6 +28,14 @@ static uint64_t cast_elements(const struct dtp_lowering *l, int part)
     return matrix->groups * (matrix->out * matrix->in + (matrix->bias ? matrix->out : 0));
 }
 
+/* A compiled block casts for itself and keeps that for its backward, so that of micro-batches under way each has its
+ * own. */
+dtp_buffer_id *dtp_lower_cast_of(struct dtp_lowering *l, int part)
+{
+    bool own = l->autocast && l->compiled && dtp_lower_holds(l) && l->layer != DTP_NO_LAYER;
+    return own ? &l->flight->module[l->layer - l->chunk->first].weights[part] : &dtp_lower_state(l)->weight[part];
+}
+
 dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part)
 {
     struct dtp_module_state *state = dtp_lower_state(l);

@@ -300,13 +300,6 @@ static inline bool dtp_lower_casts_stay(const struct dtp_lowering *l)
 {
     return l->autocast && !l->compiled && dtp_lower_holds(l);
 }
-/* Where the cast of a weight stands. A compiled block casts for itself and keeps that for its backward, so that of
- * micro-batches under way each has its own. */
-static inline dtp_buffer_id *dtp_lower_cast_of(struct dtp_lowering *l, int part)
-{
-    bool own = l->autocast && l->compiled && dtp_lower_holds(l) && l->layer != DTP_NO_LAYER;
-    return own ? &l->flight->module[l->layer - l->chunk->first].weights[part] : &dtp_lower_state(l)->weight[part];
-}
 /* It is in a backward of inputs alone, and holds all that its forward saved until that of weights is through:
  * autograd's graph is one (stage_backward_input of torch.distributed.pipelining). */
 static inline bool dtp_lower_keeps_graph(const struct dtp_lowering *l)
@@ -513,8 +506,7 @@ struct dtp_layer_matrix dtp_lower_ahead_projection(const struct dtp_lowering *l)
 /* lower_embedding.c: rows of the table for the tokens at hand, and of its gradient by `gradient`, which goes. */
 dtp_buffer_id dtp_lower_embedding_rows(struct dtp_lowering *l, const char *name);
 dtp_buffer_id dtp_lower_table_gradient(struct dtp_lowering *l, dtp_buffer_id gradient, bool waits);
-/* lower_loss.c */
-/* lower_shifted_loss.c: `drops_input`: nothing reads what the head did. The gradient is in fp32. */
+/* lower_loss.c, lower_shifted_loss.c: `drops_input`: nothing reads what the head did. The gradient is in fp32. */
 void dtp_lower_shifted_loss(struct dtp_lowering *l, uint64_t tokens, bool drops_input);
 void dtp_lower_shifted_gradient(struct dtp_lowering *l, uint64_t tokens);
 void dtp_lower_loss_forward(struct dtp_lowering *l); /* head; chunked: with the loss and their backward */
@@ -573,8 +565,9 @@ uint32_t dtp_lower_held_terms(const struct dtp_lowering *l);
  */
 dtp_buffer_id dtp_lower_params(const struct dtp_module_state *state, int part);
 dtp_buffer_id dtp_lower_weight(struct dtp_lowering *l, int part);
-void dtp_lower_forget_casts(struct dtp_lowering *l);     /* autocast's context ends with forward */
-void dtp_lower_forget_all_casts(struct dtp_lowering *l); /* or with the last pass */
+dtp_buffer_id *dtp_lower_cast_of(struct dtp_lowering *l, int part); /* where the cast stands */
+void dtp_lower_forget_casts(struct dtp_lowering *l);                /* autocast's context ends with forward */
+void dtp_lower_forget_all_casts(struct dtp_lowering *l);            /* or with the last pass */
 void dtp_lower_gradient_made(struct dtp_lowering *l, int part);
 void dtp_lower_keep_gradient(struct dtp_lowering *l, int part); /* it becomes .grad, or is added to it */
 /* Adds the result of an operation that makes gradient `part`: a fresh tensor, or its place in the gradient buffer. */
