@@ -75,12 +75,12 @@ static enum dtp_status predict_again(const struct dtp_search_question *question,
         return status;
     struct dtp_job *job = &c->variant.job;
     c->batch_free = batch_free;
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &c->variant.prediction);
+    status = dtp_estimate_time(&job->transformer, &job->cluster, &job->plan, &c->variant.prediction, faults);
     c->variant.prediction.memory = entry->memory;
     c->closed_step_s = c->variant.prediction.time.step_s;
-    return entry->estimated ? DTP_OK
-                            : dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan,
-                                                  &c->variant.prediction.memory, NULL, faults);
+    return entry->estimated || status != DTP_OK ? status
+                                                : dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan,
+                                                                      &c->variant.prediction.memory, NULL, faults);
 }
 
 static enum dtp_status add_candidate(const struct dtp_search_question *question, const struct dtp_scan_entry *entry,

@@ -170,7 +170,15 @@ static uint64_t *count_of(struct dtp_search_counts *counts, enum dtp_verdict ver
 
 /* ---- one combination --------------------------------------------------------------------------------------------- */
 
-enum fate { FATE_PREDICTED, FATE_REFUSED, FATE_NO_LAYOUT, FATE_TOO_LARGE, FATE_PRUNED, FATE_TOO_MANY_NODES };
+enum fate {
+    FATE_PREDICTED,
+    FATE_REFUSED,
+    FATE_NO_LAYOUT,
+    FATE_TOO_LARGE,
+    FATE_PRUNED,
+    FATE_TOO_MANY_NODES,
+    FATE_NO_MEMORY
+};
 
 /* Time of a combination that is resolved, and the bound of its memory. */
 static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place place)
@@ -188,7 +196,8 @@ static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place pla
         keep_nearest(&w->scan, &place, (double)place.missing_bytes);
         return FATE_TOO_LARGE;
     }
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, p);
+    if (dtp_closed_form(&job->transformer, &job->cluster, &job->plan, p) != DTP_OK)
+        return FATE_NO_MEMORY;
     place.work_s = dtp_training_work_s(job, &p->throughput, dtp_training_plain_step_s(job));
     if (isfinite(place.work_s))
         offer(w, group, &place, &fit);
@@ -261,6 +270,8 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
             return status;
         enum fate fate = predict_groups(s, w, i);
         uint64_t left_in_run = last - 1 - i % last;
+        if (fate == FATE_NO_MEMORY)
+            return dtp_fault(&w->faults, DTP_ENVIRONMENT, NULL, 0, "no memory for the passes of a pipeline");
         if (ends_chunk(fate)) {
             struct dtp_search_counts *n = &w->scan.counts;
             *(fate == FATE_PRUNED           ? &n->pruned_time

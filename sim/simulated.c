@@ -208,10 +208,11 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
     const struct dtp_transformer *transformer = &job->transformer;
     const struct dtp_cluster *cluster = &job->cluster;
     const struct dtp_plan *plan = &job->plan;
-    dtp_closed_form(transformer, cluster, plan, &out->closed);
+    enum dtp_status status = dtp_estimate_time(transformer, cluster, plan, &out->closed, faults);
     out->prediction = out->closed;
     uint32_t limit = options->op_limit ? options->op_limit : DTP_LOWER_MOST_OPS;
-    enum dtp_status status = dtp_lower_set(transformer, cluster, plan, limit, &out->set, faults);
+    if (status == DTP_OK)
+        status = dtp_lower_set(transformer, cluster, plan, limit, &out->set, faults);
     if (status == DTP_OK)
         status = prove(out, faults);
     if (status == DTP_OK && out->set.role_count == 1)

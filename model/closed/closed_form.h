@@ -1,9 +1,11 @@
 /* The closed form: communication and step time of a plan from formulas in N, L, B, T and ranks. Memory is that of its
  * step program (memory.h, job/estimate.h).
  *
- * It never walks a step program, so that it can check one. A call allocates nothing, reads no file and no global, and
- * takes a few microseconds. Notation of the comments: psi parameters, P parameters of one sharding unit, N shard ranks,
- * R replicas, K micro-steps, T tokens per micro-step per GPU, w bytes of the compute dtype, r of the reduce dtype.
+ * It never walks a step program, so that it can check one. A call reads no file and no global, and takes a few
+ * microseconds and allocates nothing; of a pipeline it walks the schedule's passes with what stages take
+ * (pipeline_time.h), which takes tens of them. Notation of the comments: psi parameters, P parameters of one sharding
+ * unit, N shard ranks, R replicas, K micro-steps, T tokens per micro-step per GPU, w bytes of the compute dtype, r of
+ * the reduce dtype.
  *
  * The inputs must have passed dtp_transformer_check, dtp_cluster_check and dtp_plan_resolve. */
 #ifndef DTP_CLOSED_FORM_H
@@ -77,8 +79,9 @@ void dtp_closed_form_time(const struct dtp_transformer *transformer, const struc
  * what checkpointing replays. What HFU counts. */
 double dtp_closed_form_hardware_flops(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                       const struct dtp_plan *plan);
-/* Both, with throughput; memory is left as it is. */
-void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                     const struct dtp_plan *plan, struct dtp_prediction *out);
+/* Both, with throughput; memory is left as it is. DTP_ENVIRONMENT, of a plan with a pipeline alone: no memory for the
+ * passes of its schedule. */
+enum dtp_status dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                const struct dtp_plan *plan, struct dtp_prediction *out);
 
 #endif

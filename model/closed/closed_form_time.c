@@ -437,6 +437,7 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
     window->backward_s = time->compute_s / n - window->forward_s - window->head_s;
     note_compute(c, &m, weights, gaps, speedup, n);
     c->parts->launch_s = launch_s;
+    c->parts->host_s = time->host_launch_s;
     c->parts->forward_window_s = window->forward_s;
     c->parts->backward_window_s = window->backward_s;
     c->parts->head_window_s = window->head_s;
@@ -547,7 +548,8 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->not_hidden_s = dtp_timing_exposed_s(&c, out, &window);
     parts->contention_s = dtp_timing_contention_s(&c, communication, out, parts->not_hidden_s);
     const struct dtp_time of_state = *out;
-    parts->not_hidden_s += dtp_context_add_time(&c, communication, out) + dtp_expert_add_time(&c, communication, out);
+    parts->exchanged_s = dtp_context_add_time(&c, communication, out) + dtp_expert_add_time(&c, communication, out);
+    parts->not_hidden_s += parts->exchanged_s;
     out->exposed_communication_s = parts->not_hidden_s + parts->contention_s;
     parts->device_s = out->compute_s;
     add_launch_bound(out);
@@ -582,8 +584,8 @@ void dtp_closed_form_time_parts(const struct dtp_transformer *transformer, const
     predict(transformer, cluster, plan, communication, &time, &throughput, out);
 }
 
-void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                     const struct dtp_plan *plan, struct dtp_prediction *out)
+enum dtp_status dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                const struct dtp_plan *plan, struct dtp_prediction *out)
 {
     const struct dtp_closed_form_hooks *hooks = plan->runtime->closed;
     if (dtp_plan_model_parallel(plan)) {
@@ -592,9 +594,9 @@ void dtp_closed_form(const struct dtp_transformer *transformer, const struct dtp
         if (plan->pp > 1) /* most stages have none of the layers that stay in bf16 */
             slice.plan.megatron.bf16_first = 0;
         dtp_closed_form(&slice.transformer, &slice.cluster, &slice.plan, out);
-        hooks->add_stages(transformer, cluster, plan, out);
-        return;
+        return hooks->add_stages(transformer, cluster, plan, out);
     }
     dtp_closed_form_communication(transformer, cluster, plan, &out->communication);
     dtp_closed_form_time(transformer, cluster, plan, &out->communication, &out->time, &out->throughput);
+    return DTP_OK;
 }

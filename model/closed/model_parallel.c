@@ -1,6 +1,7 @@
 /* Traffic and time of a slice among the others; the slice itself: model_parallel_slice.c. */
 #include "closed/model_parallel.h"
 
+#include "closed/pipeline_time.h"
 #include "closed/activations.h"
 #include "closed/closed_form_timing.h"
 #include "base/bytes.h"
@@ -19,21 +20,16 @@
 
 /* ---- time -------------------------------------------------------------------------------------------------------- */
 
-/* Of one micro-step: the stages' seconds of computing and of communication that nothing hides. */
+/* Of one micro-step: seconds of computing and of communication that nothing hides, of a slice. */
 struct stages {
-    double slowest_s, sum_s;                 /* computing: of the slowest stage; of all stages */
-    double alike_s;                          /* of the slowest, were all its layers the slice's */
-    double wait_slowest_s, wait_sum_s;       /* communication between matmuls and stages, exposed */
-    double tensor_s, boundary_s, gathered_s; /* of one stage, all of it */
-    double send_s, both_sends_s;             /* of a transfer between stages; to both of a rank's neighbours */
-    double tensor_exposed_s;                 /* what matmuls do not hide of it, or lose to it */
+    double compute_s;                                    /* of all that the slice has */
+    double tensor_s, boundary_s, gathered_s;             /* of one stage, all of it */
+    double tensor_exposed_s;                             /* what matmuls do not hide of it, or lose to it */
     uint64_t tensor_bytes, tensor_count, boundary_bytes; /* sent by one GPU */
     uint64_t gathered_bytes, gathered_count;             /* by tensor parallel ranks, of what came from other stages */
     double layer_s, head_s;                              /* computing: of one layer; of head and loss */
-    double idle_s;                       /* of computing, what the GPU idles for the host's calls on DTensors */
-    double launch_s;                     /* of a pipeline's rank, in a step: what its host takes to launch kernels */
-    double piped_s;                      /* of a slice's step: waits for launches that are in launch_s alone */
-    double step_calls_s;                 /* of the optimizer, in a step: what such calls take */
+    double idle_s; /* of computing, what the GPU idles for the host's calls on DTensors */
+    struct dtp_tensor_calls calls;
     uint64_t joined_bytes, joined_count; /* of a step: gradients of a table that two stages have */
     double joined_s;
     struct dtp_tensor_traffic own;                      /* as the runtime counts it; all 0: as above */
@@ -47,7 +43,6 @@ struct job {
     struct dtp_slice slice;
     struct dtp_time_parts parts;
     double micro_steps;
-    bool searches;         /* what is asked for are times that orders of passes are searched by: searched_send_s */
     uint64_t stream_bytes; /* B: of the residual stream of a micro-step, in the compute dtype */
 };
 
@@ -107,8 +102,6 @@ static void add_own_tensor(const struct job *j, struct stages *s)
     s->tensor_exposed_s = s->tensor_s -
                           spared_s(j, DTP_ALL_GATHER, own->gathers_beside, gather_s, sent, gather_window_s) -
                           spared_s(j, DTP_REDUCE_SCATTER, own->sums_beside, scatter_s, sent, sum_window_s);
-    s->wait_slowest_s += s->tensor_exposed_s;
-    s->wait_sum_s += s->tensor_exposed_s * (double)j->transformer->layers / (double)j->slice.transformer.layers;
 }
 
 /* What tensor parallel ranks do once: seconds, bytes that one sends, pairs of a gather and a sum (or all-reduces). */
@@ -190,45 +183,11 @@ static void add_tensor(const struct job *j, struct stages *s)
     s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + (mlp * layers + ends) * (uint64_t)stream.bytes +
                       (uint64_t)ahead.bytes;
     s->tensor_exposed_s = share * s->tensor_s;
-    s->wait_slowest_s += s->tensor_exposed_s;
-    s->wait_sum_s += share * (layer_s * (double)j->transformer->layers + (double)all_ends * stream.s + ahead.s);
-}
-
-/* Stages are so many ranks apart, in one node where those fit: dp*tp by default. */
-static uint32_t stages_apart(const struct job *j)
-{
-    return (uint32_t)dtp_plan_group(j->plan, j->cluster, DTP_AXES(PP)).stride;
 }
 
 static bool shares_node(const struct job *j, uint32_t apart)
 {
     return apart < j->cluster->gpus_per_node;
-}
-
-/* Of a transfer, from each rank of a stage to one of another at once. */
-static double transfer_s(const struct job *j, uint32_t from, uint32_t to, uint64_t bytes)
-{
-    const struct dtp_group pair = dtp_group_pair(j->cluster, from, to, stages_apart(j));
-    const struct dtp_collective_cost sends = dtp_collective_cost(j->cluster, &pair, DTP_SEND_RECV);
-    return dtp_collective_time(&sends, (double)bytes);
-}
-
-/* Between neighbouring stages, of which some share a node where these lie on several: the mean, and of the two that one
- * rank has, at the most. */
-static double boundary_s(const struct job *j, uint64_t bytes, double *both_s)
-{
-    const uint32_t apart = stages_apart(j), node = j->cluster->gpus_per_node, pp = j->plan->pp;
-    uint32_t near = 0, near_rank = 0, far_rank = 0;
-    for (uint32_t i = 0; i + 1 < pp; i++)
-        if (i * apart / node == (i + 1) * apart / node)
-            near++, near_rank = i * apart;
-        else
-            far_rank = i * apart;
-    const double far = pp - 1 - near, near_s = near > 0 ? transfer_s(j, near_rank, near_rank + apart, bytes) : 0,
-                 far_s = far > 0 ? transfer_s(j, far_rank, far_rank + apart, bytes) : 0;
-    const bool lone = near > 0 && far > 0; /* both neighbours of a rank are far only where no two share a node */
-    *both_s = pp == 2 || lone ? near_s + far_s : 2 * (near_s + far_s);
-    return (near * near_s + far * far_s) / (pp - 1);
 }
 
 /* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk. */
@@ -249,10 +208,6 @@ static void add_boundary(const struct job *j, struct stages *s)
         s->gathered_s = dtp_collective_time(&gather, sent) * (double)s->gathered_count;
     }
     s->boundary_bytes = crossings * bytes;
-    s->send_s = boundary_s(j, bytes, &s->both_sends_s);
-    s->boundary_s = (double)crossings * s->send_s;
-    s->wait_slowest_s += s->gathered_s;
-    s->wait_sum_s += s->gathered_s * plan->pp;
 }
 
 /* First and last stage have a copy each of a table that is embedding and head, or that a module which predicts further
@@ -269,65 +224,33 @@ static void add_joined(const struct job *j, struct stages *s)
                           ? hooks->table_gradient_bytes(&j->slice)
                           : dtp_bytes_product(dtp_bytes_product(t->vocab, t->hidden), bytes.grads);
     s->joined_count = dtp_divide_up(s->joined_bytes, DTP_JOINED_PIECE_BYTES);
-    uint32_t apart = stages_apart(j) * j->plan->head_rank;
-    s->joined_s = (double)s->joined_count * transfer_s(j, 0, apart, s->joined_bytes / s->joined_count);
+    s->joined_s = (double)s->joined_count *
+                  dtp_stage_transfer_s(j->cluster, j->plan, 0, j->plan->head_rank, s->joined_bytes / s->joined_count);
 }
 
-/* What the model's first layers without experts take beyond as many with experts, exchanges too, in a micro-step; below
- * 0: less. By a slice that has one: where it waits for launches, these hide exchanges, so that both count as one. */
-static double dense_layers_s(const struct job *j, const struct dtp_time *slice)
+/* Where the GPU idles for the host's calls, what is exchanged between matmuls hides in that. */
+static void hide_in_calls(struct stages *s)
 {
-    struct dtp_slice one = j->slice;
-    struct dtp_prediction with;
-    if (j->plan->pp < 2 || !j->transformer->experts || !j->transformer->dense_layers)
-        return 0;
-    one.transformer.dense_layers = 1;
-    dtp_closed_form(&one.transformer, &one.cluster, &one.plan, &with);
-    double more_s = with.time.compute_s + with.time.exposed_communication_s - slice->compute_s;
-    return (double)j->transformer->dense_layers * (more_s - slice->exposed_communication_s) / j->micro_steps;
+    s->tensor_exposed_s -= fmin(s->idle_s, s->tensor_exposed_s);
 }
 
-/* Where the GPU idles for the host's calls, what is exchanged between matmuls hides in that, of all stages alike. */
-static void hide_in_calls(const struct job *j, struct stages *s)
-{
-    double hidden_s = fmin(s->idle_s, s->tensor_exposed_s);
-    s->tensor_exposed_s -= hidden_s;
-    s->wait_slowest_s -= hidden_s;
-    s->wait_sum_s -= hidden_s * (double)j->transformer->layers / (double)j->slice.transformer.layers;
-}
-
-/* From the slice's own prediction, in which every stage has the head. Where the layers do not divide, the last stage,
- * which has the head, takes fewer. The first stage has the first layers, which may take longer than others. */
+/* From the slice's own prediction, which has head and loss. */
 static struct stages stages_of(const struct job *j, const struct dtp_time *slice)
 {
     const struct dtp_tensor_calls calls = dtp_tensor_calls_of(&j->slice.transformer, j->cluster, j->plan);
-    /* Where kernels wait for launches, a pipeline's first micro-batch finds them launched (launched_s); by 1F1B hosts
-     * wait for what their ranks receive, and so they do where Python calls pass by pass. */
-    const bool ahead =
-        j->plan->pp > 1 && j->plan->schedule != DTP_SCHEDULE_1F1B && !j->searches && !j->plan->runtime->holds_passes;
-    double piped_s = ahead ? slice->launch_wait_s : 0;
-    double whole_s = (slice->compute_s - piped_s) / j->micro_steps, of_stage = (double)j->slice.transformer.layers;
+    double whole_s = slice->compute_s / j->micro_steps, layers = (double)j->slice.transformer.layers;
     double ends_s = (j->parts.matmul_head_s / j->parts.matmul_speedup + j->parts.loss_s) / j->micro_steps;
-    double host_s = slice->host_launch_s / j->micro_steps + of_stage * calls.layer_s + calls.ends_s;
+    double host_s = slice->host_launch_s / j->micro_steps + layers * calls.layer_s + calls.ends_s;
     double idle_s = calls.layer_s > 0 ? fmax(0, host_s - whole_s) : 0;
     whole_s += idle_s;
     if (idle_s > 0)
         ends_s = fmax(ends_s, calls.ends_s);
-    double layer_s = (whole_s - ends_s) / of_stage, layers = (double)j->transformer->layers;
-    double last_s = (j->plan->pp > 1 ? (double)j->plan->head_layers : layers) * layer_s + ends_s;
-    double dense_s = dense_layers_s(j, slice), alike_s = j->plan->pp > 1 ? fmax(of_stage * layer_s, last_s) : whole_s;
-    double first_s = of_stage * layer_s + dense_s * fmin(1, of_stage / fmax(1, (double)j->transformer->dense_layers));
-    struct stages s = {.slowest_s = fmax(alike_s, first_s),
-                       .alike_s = alike_s,
-                       .sum_s = layers * layer_s + dense_s + ends_s,
-                       .layer_s = layer_s,
+    struct stages s = {.compute_s = whole_s,
+                       .layer_s = (whole_s - ends_s) / layers,
                        .head_s = ends_s,
                        .idle_s = idle_s,
-                       .launch_s = ahead && !(idle_s > 0) ? slice->host_launch_s : 0,
-                       .piped_s = piped_s,
-                       .step_calls_s = idle_s > 0 ? (of_stage + 2) * calls.step_s : 0};
+                       .calls = calls};
     add_tensor(j, &s);
-    hide_in_calls(j, &s);
     add_boundary(j, &s);
     add_joined(j, &s);
     return s;
@@ -346,87 +269,58 @@ static struct dtp_part_cost passes_of_layer(const struct dtp_time_parts *p, doub
         .forward_s = forward * scale, .backward_s = backward * scale, .weight_s = weight * scale};
 }
 
-/* Of the drain, in which each stage waits for the gradient of the one behind it, what that one leaves until it has sent
- * this (plan.executor.delay_wgrad). */
-static double delayed_s(const struct job *j, const struct stages *s)
+/* What stages consist of. Ends are what a slice of twice as many layers has once; of dense layers one in a slice that
+ * has none. */
+static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stages *s,
+                                          const struct dtp_communication *communication)
 {
-    const struct dtp_plan *plan = j->plan;
-    double layers = fmin(plan->executor.delay_wgrad, (double)(j->slice.transformer.layers / plan->virtual_stages));
-    return layers > 0 ? (plan->pp - 1) * layers * passes_of_layer(&j->parts, s->layer_s).weight_s : 0;
+    const struct dtp_time_parts *once = &j->parts;
+    const double m = j->micro_steps, layers = (double)j->slice.transformer.layers;
+    struct dtp_transformer other = j->slice.transformer;
+    struct dtp_time_parts twice, dense;
+    other.layers *= 2;
+    dtp_closed_form_time_parts(&other, &j->slice.cluster, &j->slice.plan, communication, &twice);
+    struct dtp_pipeline_parts out = {
+        .transformer = j->transformer,
+        .cluster = j->cluster,
+        .plan = j->plan,
+        .shares = passes_of_layer(once, 1),
+        .layer = {.device_s = (twice.device_s - once->device_s) / (m * layers),
+                  .launched_s = (twice.host_s - once->host_s) / (m * layers) + s->calls.layer_s,
+                  .exchanged_s = (s->tensor_exposed_s + once->exchanged_s / m) / layers},
+        .ends = {.device_s = fmax(0, 2 * once->device_s - twice.device_s) / m,
+                 .launched_s = fmax(0, 2 * once->host_s - twice.host_s) / m + s->calls.ends_s},
+        .gathered_s = s->gathered_s / j->plan->virtual_stages,
+        .sent_bytes = s->boundary_bytes / (2 * (uint64_t)j->plan->virtual_stages)};
+    if (j->transformer->experts && j->transformer->dense_layers) {
+        struct dtp_communication with;
+        other = j->slice.transformer;
+        other.dense_layers = 1;
+        dtp_closed_form_communication(&other, &j->slice.cluster, &j->slice.plan, &with);
+        dtp_closed_form_time_parts(&other, &j->slice.cluster, &j->slice.plan, &with, &dense);
+        out.first = (struct dtp_stage_time){(dense.device_s - once->device_s) / m, (dense.host_s - once->host_s) / m,
+                                            (dense.exchanged_s - once->exchanged_s) / m};
+    }
+    return out;
 }
 
-/* Where a rank's passes wait until what they send is taken, 1F1B's do each time: a micro-batch sends there and back, on
- * ranks between two others at both sides. */
-static double blocked_s(const struct job *j, const struct stages *s)
+/* Of each kind of kernel a rank of a pipeline has as much of the slice's as of all of them. */
+static void fill_compute(const struct job *j, const struct dtp_pipeline_time *p, struct dtp_time *t)
 {
-    const struct dtp_plan *plan = j->plan;
-    if (plan->schedule != DTP_SCHEDULE_1F1B || plan->runtime->sends_beside)
-        return 0;
-    return s->both_sends_s;
-}
-
-/* All hosts launch at once, so that what a rank's takes is waited for once, and behind the last of it the gradient of
- * the last micro-batch passes the other ranks, whose kernels are launched by then. */
-static double launched_s(const struct stages *s, double backward_s, double pp)
-{
-    return s->launch_s > 0 ? s->launch_s + (pp - 1) * backward_s : 0;
-}
-
-/* Of a step's passes, where stages take so long of a micro-batch, and transfers `sends` times as long as they do. */
-static double pipeline_s(const struct job *j, const struct stages *s, double slowest_s, double sum_s, double sends)
-{
-    if (j->plan->pp < 2)
-        return j->micro_steps * slowest_s;
-    struct dtp_schedule_shape shape = dtp_plan_schedule(j->plan);
-    const struct dtp_part_cost part = passes_of_layer(&j->parts, sum_s / j->plan->pp);
-    const struct dtp_stage_cost mean = {.forward_s = part.forward_s,
-                                        .backward_s = part.backward_s,
-                                        .weight_s = part.weight_s,
-                                        .send_s = sends * s->send_s};
-    const double more_s = sends * blocked_s(j, s);
-    shape.chunks = j->plan->virtual_stages;
-    /* Python walks the graph for B and for W, and takes what splitting saves (split_group_s of constants.def) */
-    if (j->plan->runtime->holds_passes && dtp_schedule_row(shape.kind)->backward != DTP_BACKWARD_WHOLE)
-        shape.kind = DTP_SCHEDULE_INTERLEAVED;
-    const bool whole = dtp_schedule_row(shape.kind)->backward == DTP_BACKWARD_WHOLE;
-    const double weight_s = whole ? mean.weight_s : 0;
-    const struct dtp_stage_cost at_once = {mean.forward_s, mean.backward_s, mean.weight_s, 0, 0, 0, 0};
-    double blocked = more_s > 0 ? dtp_schedule_step_s(&shape, &at_once, slowest_s) +
-                                      2 * (j->plan->pp - 1) * mean.send_s + (j->micro_steps - 1) * more_s
-                                : 0;
-    return fmax(fmax(dtp_schedule_step_s(&shape, &mean, slowest_s), blocked),
-                launched_s(s, (mean.backward_s + weight_s) / shape.chunks + mean.send_s, j->plan->pp));
-}
-
-static void fill_time(const struct job *j, const struct stages *s, struct dtp_time *t)
-{
-    double m = j->micro_steps, pp = j->plan->pp;
-    t->launch_wait_s += m * s->idle_s - s->piped_s;
-    t->host_launch_s += m * s->idle_s;
-    /* What of a step hides in waits for launches, of a pipeline's is over before the last backward. */
-    if (s->launch_s > 0)
-        t->exposed_communication_s = fmax(t->exposed_communication_s, j->parts.not_hidden_s + j->parts.contention_s);
-    t->exposed_communication_s = fmax(0, t->exposed_communication_s - m * s->idle_s);
-    t->optimizer_s = fmax(t->optimizer_s, s->step_calls_s);
-    const double passes_s = pipeline_s(j, s, s->slowest_s, s->sum_s, 0), computing_s = passes_s - delayed_s(j, s);
-    double waiting_s = m * s->wait_slowest_s;
-    if (pp >= 2)
-        waiting_s = pipeline_s(j, s, s->slowest_s + s->wait_slowest_s, s->sum_s + s->wait_sum_s, 1) - passes_s;
-    double own_s = m * s->sum_s / pp; /* of an average stage */
-    double own_wait_s = fmin(waiting_s, m * (s->wait_sum_s / pp + s->boundary_s));
-    struct dtp_execution execution = dtp_plan_execution(j->plan);
-    double slowest = dtp_slowest_rank_factor(j->cluster->gpus, dtp_rank_deviation(&execution));
-    double share = s->sum_s / (pp * s->alike_s); /* of the slice's parts */
-    double *parts[] = {&t->matmul_s, &t->attention_s, &t->memory_bound_s,
-                       &t->loss_s,   &t->recompute_s, &t->launch_wait_s};
+    double *parts[] = {&t->matmul_s, &t->attention_s, &t->memory_bound_s, &t->loss_s, &t->recompute_s};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        *parts[i] *= share;
-    t->compute_s = own_s;
-    t->bubble_s = fmax(0, computing_s - own_s + waiting_s - own_wait_s); /* of one stage none, but for rounding */
-    t->exposed_communication_s += own_wait_s;
-    t->communication_s += m * (s->tensor_s + s->boundary_s + s->gathered_s);
-    t->exposed_communication_s += s->joined_s;
-    t->communication_s += s->joined_s;
+        *parts[i] *= p->mean.device_s / j->parts.device_s;
+    t->host_launch_s = p->mean.launched_s;
+    t->launch_wait_s = p->launch_wait_s;
+    t->compute_s = p->mean.device_s + p->launch_wait_s;
+}
+
+/* What a step's communication takes, of which so much of what goes between layers and stages is exposed. */
+static void fill_exchanges(const struct job *j, const struct stages *s, double exposed_s, struct dtp_time *t)
+{
+    const double m = j->micro_steps;
+    t->exposed_communication_s += exposed_s + s->joined_s;
+    t->communication_s += m * (s->tensor_s + s->boundary_s + s->gathered_s) + s->joined_s;
     t->collective_s[DTP_SEND_RECV] += m * s->boundary_s + s->joined_s;
     t->collective_s[DTP_ALL_GATHER] += m * s->gathered_s;
     if (j->plan->tp > 1 && j->plan->runtime->closed->tensor_traffic) {
@@ -441,10 +335,42 @@ static void fill_time(const struct job *j, const struct stages *s, struct dtp_ti
     } else {
         t->collective_s[DTP_ALL_REDUCE] += m * s->tensor_s;
     }
-    double device_s = computing_s + t->optimizer_s, data_s = t->exposed_communication_s - own_wait_s;
+}
+
+/* Calls on DTensors that the host is behind with are those of the optimizer too. */
+static enum dtp_status fill_time(const struct job *j, struct stages *s, const struct dtp_communication *communication,
+                                 struct dtp_time *t)
+{
+    const double m = j->micro_steps;
+    struct dtp_pipeline_time p = {.computing_s = m * s->compute_s};
+    enum dtp_status status = DTP_OK;
+    if (j->plan->pp > 1) {
+        const struct dtp_pipeline_parts parts = parts_of(j, s, communication);
+        status = dtp_pipeline_time_of(&parts, &p);
+        s->boundary_s = p.sent_s / m;
+        fill_compute(j, &p, t);
+        t->exposed_communication_s = fmax(0, j->parts.not_hidden_s - j->parts.exchanged_s + j->parts.contention_s);
+    } else {
+        hide_in_calls(s);
+        p.passes_s = p.computing_s + m * s->tensor_exposed_s;
+        p.exchange_s = m * s->tensor_exposed_s;
+        t->launch_wait_s += m * s->idle_s;
+        t->host_launch_s += m * s->idle_s;
+        t->compute_s = p.computing_s;
+        t->exposed_communication_s = fmax(0, t->exposed_communication_s - m * s->idle_s);
+    }
+    if (s->calls.layer_s > 0 && t->launch_wait_s > 0)
+        t->optimizer_s = fmax(t->optimizer_s, ((double)j->slice.transformer.layers + 2) * s->calls.step_s);
+    const double waiting_s = fmax(0, p.passes_s - p.computing_s), own_s = fmin(waiting_s, p.exchange_s + p.sent_s);
+    t->bubble_s = j->plan->pp > 1 ? fmax(0, p.passes_s - t->compute_s - own_s) : 0;
+    fill_exchanges(j, s, own_s, t);
+    const struct dtp_execution execution = dtp_plan_execution(j->plan);
+    const double slowest = dtp_slowest_rank_factor(j->cluster->gpus, dtp_rank_deviation(&execution));
+    const double device_s = p.computing_s + t->optimizer_s, data_s = t->exposed_communication_s - own_s;
     t->step_s = slowest * device_s + waiting_s + data_s;
     t->step_perfect_overlap_s = fmax(device_s, t->communication_s);
     t->step_no_overlap_s = t->step_s + fmax(0, t->communication_s - t->exposed_communication_s);
+    return status;
 }
 
 static void fill_throughput(const struct job *j, const struct dtp_time *time, struct dtp_throughput *t)
@@ -465,7 +391,7 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
 {
     uint64_t m = j->plan->accumulate, tensor = dtp_bytes_product(m, s->tensor_bytes);
     uint64_t boundary = dtp_bytes_product(m, s->boundary_bytes), gathered = dtp_bytes_product(m, s->gathered_bytes);
-    const uint32_t apart = stages_apart(j);
+    const uint32_t apart = dtp_stages_apart(j->cluster, j->plan);
     const bool inside = shares_node(j, apart), near = tensor_group(j).nodes == 1,
                ends_inside = shares_node(j, apart * j->plan->head_rank);
     if (j->plan->tp > 1 && j->plan->runtime->closed->tensor_traffic) {
@@ -507,17 +433,18 @@ static struct job job_of(const struct dtp_transformer *transformer, const struct
     return j;
 }
 
-void dtp_stages_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                         const struct dtp_plan *plan, struct dtp_prediction *out)
+enum dtp_status dtp_stages_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan, struct dtp_prediction *out)
 {
     struct job j = job_of(transformer, cluster, plan);
     if (plan->pp > 1)
         j.slice.plan.megatron.bf16_first = 0; /* as dtp_closed_form */
     dtp_closed_form_time_parts(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &out->communication, &j.parts);
     struct stages stages = stages_of(&j, &out->time);
-    fill_time(&j, &stages, &out->time);
+    enum dtp_status status = fill_time(&j, &stages, &out->communication, &out->time);
     fill_throughput(&j, &out->time, &out->throughput);
     fill_communication(&j, &stages, &out->communication);
+    return status;
 }
 
 /* Bytes of a micro-batch in one layer. */
@@ -537,7 +464,7 @@ static void fill_kept(const struct job *j, struct dtp_part_cost *layer)
 static double searched_send_s(const struct job *j, uint64_t bytes)
 {
     const struct dtp_cluster *c = j->cluster;
-    const uint32_t apart = stages_apart(j);
+    const uint32_t apart = dtp_stages_apart(j->cluster, j->plan);
     const struct dtp_group pair = dtp_group_of(c, 2, apart);
     const struct dtp_collective_cost sends = dtp_collective_cost(c, &pair, DTP_SEND_RECV);
     const double rate = shares_node(j, apart)
@@ -556,11 +483,11 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
     struct dtp_prediction slice;
     even.stages.cut = DTP_STAGE_CUT_EVEN;
     struct job j = job_of(transformer, cluster, &even);
-    j.searches = true;
     j.slice.plan.megatron.bf16_first = 0; /* all layers are taken for alike */
     dtp_closed_form(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice);
     dtp_closed_form_time_parts(&j.slice.transformer, &j.slice.cluster, &j.slice.plan, &slice.communication, &j.parts);
     struct stages s = stages_of(&j, &slice.time);
+    hide_in_calls(&s);
     double exchanged_s = s.tensor_exposed_s / (double)j.slice.transformer.layers;
     *layer = passes_of_layer(&j.parts, s.layer_s);
     layer->forward_s += exchanged_s / 2;

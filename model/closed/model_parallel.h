@@ -11,11 +11,9 @@
  * spread over the tp ranks too, and so are their activations (Shoeybi 2019; Korthikanti 2022). They stand between
  * matmuls: nothing hides them but tp_overlap.
  *
- * pipeline: a step of m micro-steps by its schedule's formula (dtp_schedule_step_s), 1F1B: the slowest stage works m-1
- * times and each stage once more, sum_i t_i + (m-1) max t; with v chunks of the model per GPU fill and drain shrink by
- * v: bubble (p-1)/(v m) for equal stages (Narayanan 2021, 2.2). A boundary sends B/tp bytes each way per micro-step and
- * chunk, at the network's rate where its stages share no node; 1F1B waits for each, others for what stands in fill and
- * drain or comes back too late.
+ * pipeline: the schedule's passes are walked with what each stage takes (pipeline_time.h), of equal stages 1F1B's
+ * bubble is (p-1)/m of the work, with v chunks of the model per GPU (p-1)/(v m) (Narayanan 2021, 2.2). A boundary sends
+ * B/tp bytes each way per micro-step and chunk, at the network's rate where its stages share no node.
  *
  * memory: of the fullest of the first rank, with micro-steps in flight (1F1B min(m, p), interleaved 1 + (p-1)/(p v)
  * times as many: Korthikanti 2022, 4.2.3; others: dtp_schedule_kept); the one behind it, without an end of the model;
@@ -43,9 +41,10 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
                              const struct dtp_plan *plan, struct dtp_part_cost *layer, struct dtp_part_cost *head,
                              double *send_s);
 
-/* From the prediction of a slice to that of the plan: traffic, time and throughput; memory. */
-void dtp_stages_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                         const struct dtp_plan *plan, struct dtp_prediction *out);
+/* From the prediction of a slice to that of the plan: traffic, time and throughput; memory. DTP_ENVIRONMENT: no memory
+ * for the passes of a pipeline. */
+enum dtp_status dtp_stages_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                    const struct dtp_plan *plan, struct dtp_prediction *out);
 void dtp_stages_memory_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                 const struct dtp_plan *plan, struct dtp_memory *memory);
 

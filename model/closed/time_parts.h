@@ -19,11 +19,13 @@ struct dtp_time_parts {
     double device_s;                /* sum of the above; compute_s is the larger of it and the launch time, and a device
                                        that idles for launches hides that much more communication */
     double kernels_count, launch_s; /* kernels of a step, host time of one */
+    double host_s;                  /* of a step's launches and calls */
     /* Bytes behind some of them, and the rate of kernels that are priced by it alone. */
     double block_forward_bytes, block_backward_bytes, loss_bytes, weights_bytes;
     double block_bytes_per_s, optimizer_bytes;
     /* Communication: what cannot hide, and what hidden collectives take from compute. */
     double not_hidden_s, contention_s;
+    double exchanged_s; /* of what cannot: between layers, of context parallel ranks and of ranks that divide experts */
     double forward_window_s, backward_window_s, head_window_s; /* of one micro-step */
     /* Host copies and the optimizer on the host. */
     double host_to_device_s, device_to_host_s, host_adam_s, nvme_s;

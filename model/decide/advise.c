@@ -72,8 +72,7 @@ static bool as_typed(const struct search *search, const struct dtp_plan *asked, 
                 dtp_change_set(change->flags, typed, &faults) == DTP_OK &&
                 dtp_scenario_resolve(typed, search->catalog, job, &faults) == DTP_OK;
     dtp_scenario_destroy(typed);
-    if (good)
-        dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &change->variant.prediction);
+    good = good && dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &change->variant.prediction) == DTP_OK;
     return good && worth_keeping(search, change);
 }
 

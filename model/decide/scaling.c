@@ -1,5 +1,6 @@
 #include "decide/scaling.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Divisors of the node, then doublings of whole nodes, up to the job's own count. */
@@ -31,8 +32,9 @@ static enum dtp_status resolve_on(const struct dtp_job *job, uint32_t gpus, uint
 static double tokens_per_s_per_gpu(const struct dtp_job *job)
 {
     struct dtp_prediction prediction;
-    dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &prediction);
-    return prediction.throughput.tokens_per_s_per_gpu;
+    return dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &prediction) == DTP_OK
+               ? prediction.throughput.tokens_per_s_per_gpu
+               : NAN;
 }
 
 /* The smallest count that holds the job with the same global batch; where the job itself does not fit, the smallest. */

@@ -50,8 +50,8 @@ double dtp_training_plain_step_s(const struct dtp_job *job)
     if (!plain.powersgd_start_step)
         return 0;
     plain.comm_hook = DTP_COMM_HOOK_NONE;
-    dtp_closed_form(&job->transformer, &job->cluster, &plain, &prediction);
-    return prediction.time.step_s;
+    return dtp_closed_form(&job->transformer, &job->cluster, &plain, &prediction) == DTP_OK ? prediction.time.step_s
+                                                                                            : NAN;
 }
 
 void dtp_training_cost_of(const struct dtp_job *job, const struct dtp_throughput *throughput, double plain_step_s,

@@ -146,11 +146,18 @@ enum dtp_status dtp_estimate_memory(const struct dtp_transformer *transformer, c
     return status;
 }
 
+enum dtp_status dtp_estimate_time(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                  const struct dtp_plan *plan, struct dtp_prediction *out, struct dtp_faults *faults)
+{
+    enum dtp_status status = dtp_closed_form(transformer, cluster, plan, out);
+    return status == DTP_OK ? DTP_OK : dtp_fault(faults, status, NULL, 0, "no memory for the passes of a pipeline");
+}
+
 enum dtp_status dtp_estimate(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                              const struct dtp_plan *plan, struct dtp_prediction *out, struct dtp_faults *faults)
 {
-    dtp_closed_form(transformer, cluster, plan, out);
-    return dtp_estimate_memory(transformer, cluster, plan, &out->memory, NULL, faults);
+    enum dtp_status status = dtp_estimate_time(transformer, cluster, plan, out, faults);
+    return status == DTP_OK ? dtp_estimate_memory(transformer, cluster, plan, &out->memory, NULL, faults) : status;
 }
 
 enum dtp_status dtp_estimate_base_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
@@ -162,11 +169,12 @@ enum dtp_status dtp_estimate_base_of(const struct dtp_transformer *transformer, 
     return base_of_lowered(&lowered, out, faults);
 }
 
-void dtp_estimate_from(const struct dtp_estimate_base *base, const struct dtp_transformer *transformer,
-                       const struct dtp_cluster *cluster, const struct dtp_plan *plan, struct dtp_prediction *out)
+enum dtp_status dtp_estimate_from(const struct dtp_estimate_base *base, const struct dtp_transformer *transformer,
+                                  const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                                  struct dtp_prediction *out)
 {
     struct dtp_slice slice;
     dtp_estimate_slice(transformer, cluster, plan, &slice);
-    dtp_closed_form(transformer, cluster, plan, out);
     memory_from(base, &slice, transformer, cluster, plan, &out->memory, NULL);
+    return dtp_closed_form(transformer, cluster, plan, out);
 }

@@ -23,6 +23,9 @@
 void dtp_estimate_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_slice *out);
 
+/* Traffic, time and throughput alone: dtp_closed_form, which fails in words. */
+enum dtp_status dtp_estimate_time(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                                  const struct dtp_plan *plan, struct dtp_prediction *out, struct dtp_faults *faults);
 /* DTP_ENVIRONMENT: no memory. */
 enum dtp_status dtp_estimate(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                              const struct dtp_plan *plan, struct dtp_prediction *out, struct dtp_faults *faults);
@@ -42,8 +45,9 @@ struct dtp_estimate_base {
 enum dtp_status dtp_estimate_base_of(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                      const struct dtp_plan *plan, struct dtp_estimate_base *out,
                                      struct dtp_faults *faults);
-/* dtp_estimate of the same job in some 10 us. Allocates nothing. */
-void dtp_estimate_from(const struct dtp_estimate_base *base, const struct dtp_transformer *transformer,
-                       const struct dtp_cluster *cluster, const struct dtp_plan *plan, struct dtp_prediction *out);
+/* dtp_estimate of the same job in some 10 us, of a pipeline as dtp_closed_form. */
+enum dtp_status dtp_estimate_from(const struct dtp_estimate_base *base, const struct dtp_transformer *transformer,
+                                  const struct dtp_cluster *cluster, const struct dtp_plan *plan,
+                                  struct dtp_prediction *out);
 
 #endif

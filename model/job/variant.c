@@ -51,7 +51,7 @@ enum dtp_status dtp_variant_time(const struct dtp_job *job, const struct dtp_pla
     enum dtp_status status = dtp_variant_resolve(job, asked, gpus, &out->job, reason, reason_bytes);
     out->prediction.memory = (struct dtp_memory){.verdict = DTP_VERDICT_FITS};
     if (status == DTP_OK)
-        dtp_closed_form(&out->job.transformer, &out->job.cluster, &out->job.plan, &out->prediction);
+        status = dtp_closed_form(&out->job.transformer, &out->job.cluster, &out->job.plan, &out->prediction);
     return status;
 }
 
@@ -95,10 +95,10 @@ static enum dtp_status predict_closed(const void *context, const struct dtp_job 
     return dtp_estimate(&job->transformer, &job->cluster, &job->plan, out, faults);
 }
 
-static void predict_closed_from(const struct dtp_estimate_base *base, const struct dtp_job *job,
-                                struct dtp_prediction *out)
+static enum dtp_status predict_closed_from(const struct dtp_estimate_base *base, const struct dtp_job *job,
+                                           struct dtp_prediction *out)
 {
-    dtp_estimate_from(base, &job->transformer, &job->cluster, &job->plan, out);
+    return dtp_estimate_from(base, &job->transformer, &job->cluster, &job->plan, out);
 }
 
 const char *dtp_predictor_flag(const char *name)

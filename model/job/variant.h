@@ -23,7 +23,8 @@ struct dtp_predictor {
                                struct dtp_faults *faults);
     /* The same of a job that `predict` does not refuse, from what constants do not move of it (dtp_estimate_base_of),
      * in a tenth of the time or less; NULL: this predictor has no such thing. */
-    void (*predict_from)(const struct dtp_estimate_base *base, const struct dtp_job *job, struct dtp_prediction *out);
+    enum dtp_status (*predict_from)(const struct dtp_estimate_base *base, const struct dtp_job *job,
+                                    struct dtp_prediction *out);
 };
 /* A predictor's name as --fidelity calls it, for pages: files keep the names that programs read. */
 const char *dtp_predictor_flag(const char *name);

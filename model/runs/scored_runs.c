@@ -105,8 +105,8 @@ enum dtp_status dtp_scored_run_predict(const struct dtp_scored_run *run, const s
 {
     if (!run->prepared || !predictor->predict_from)
         return predictor->predict(predictor->context, &run->job, out, faults);
-    predictor->predict_from(&run->base, &run->job, out);
-    return DTP_OK;
+    enum dtp_status status = predictor->predict_from(&run->base, &run->job, out);
+    return status == DTP_OK ? DTP_OK : dtp_fault(faults, status, NULL, 0, "no memory for the passes of a pipeline");
 }
 
 struct pass {

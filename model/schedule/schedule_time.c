@@ -10,6 +10,8 @@ struct dtp_schedule_timer {
     struct dtp_schedule_order order;
     double *begin_s, *end_s; /* per pass */
     double *from_s, *free_s; /* per rank: when its step begins; the end of its last pass so far */
+    double *host_s;          /* per rank: when its host has launched that */
+    double *link_s; /* per rank: when the last of what it receives was there, from either side, of either kind */
     struct dtp_rank_timing *ranks;
     uint32_t *boundary; /* per pass: the stage behind whose boundary what it waits for was made, DTP_NO_PASS where the
                            transfer is hidden */
@@ -81,13 +83,15 @@ enum dtp_status dtp_schedule_timer_create(const struct dtp_schedule *schedule, e
         t->end_s = dtp_host_arena_take(&t->arena, passes, sizeof *t->end_s);
         t->from_s = dtp_host_arena_take_zeroed(&t->arena, ranks, sizeof *t->from_s);
         t->free_s = dtp_host_arena_take(&t->arena, ranks, sizeof *t->free_s);
+        t->host_s = dtp_host_arena_take(&t->arena, ranks, sizeof *t->host_s);
+        t->link_s = dtp_host_arena_take(&t->arena, 4 * ranks, sizeof *t->link_s);
         t->ranks = dtp_host_arena_take(&t->arena, ranks, sizeof *t->ranks);
         t->boundary = dtp_host_arena_take(&t->arena, passes, sizeof *t->boundary);
         t->arrivals = dtp_host_arena_take(&t->arena, passes, sizeof *t->arrivals);
         t->queue_first = dtp_host_arena_take_zeroed(&t->arena, queues + 1, sizeof *t->queue_first);
         t->queue_at = dtp_host_arena_take(&t->arena, queues, sizeof *t->queue_at);
-        if (!t->begin_s || !t->end_s || !t->from_s || !t->free_s || !t->ranks || !t->boundary || !t->arrivals ||
-            !t->queue_first || !t->queue_at)
+        if (!t->begin_s || !t->end_s || !t->from_s || !t->free_s || !t->host_s || !t->link_s || !t->ranks ||
+            !t->boundary || !t->arrivals || !t->queue_first || !t->queue_at)
             status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     }
     if (status == DTP_OK) {
@@ -125,6 +129,16 @@ static double pass_s(const struct dtp_pass *pass, const struct dtp_stage_cost *c
     }
 }
 
+static double launch_s(const struct dtp_pass *pass, const struct dtp_stage_cost *cost)
+{
+    switch (pass->kind) {
+    case DTP_PASS_FORWARD: return cost->launch_forward_s;
+    case DTP_PASS_BACKWARD: return cost->launch_backward_s + cost->launch_split_s;
+    case DTP_PASS_WEIGHT: return cost->launch_weight_s + cost->launch_split_s;
+    default: return cost->launch_backward_s + cost->launch_weight_s;
+    }
+}
+
 /* How long what a pass waits for is on its way. */
 static double received_s(const struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t i)
 {
@@ -138,6 +152,17 @@ static double ready_s(const struct dtp_schedule_timer *t, uint32_t i)
     if (i > first && t->schedule->passes[i - 1].paired)
         i--;
     return i > first ? t->end_s[i - 1] : t->from_s[rank];
+}
+
+/* The end of what ran when the receive of a pass is posted. */
+static double posted_s(const struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t i)
+{
+    uint32_t first = t->schedule->first[t->order.links[i].rank];
+    if (!costs->early || i == first)
+        return ready_s(t, i);
+    if (i > first + 1 && t->schedule->passes[i - 1].paired)
+        i--;
+    return ready_s(t, i - 1);
 }
 
 /* How long before its end a pass has made what it sends: the first of a pair sends when both are done. */
@@ -156,8 +181,20 @@ static double arrival_s(const struct dtp_schedule_timer *t, const struct dtp_sch
         return 0;
     double made_s = t->end_s[from] - delayed_s(t, costs, from);
     if (t->order.send != DTP_SEND_BUFFERED)
-        made_s = later(made_s, ready_s(t, i));
+        made_s = later(made_s, posted_s(t, costs, i));
     return made_s + received_s(t, costs, i);
+}
+
+/* The same while ranks run: what is posted early waits until what came before it from the same side is there. */
+static double arrives_s(struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t i)
+{
+    const struct dtp_pass_link *links = t->order.links;
+    const double arrival_i_s = arrival_s(t, costs, i);
+    if (!costs->early || links[i].from == DTP_NO_PASS || t->order.send != DTP_SEND_RENDEZVOUS)
+        return arrival_i_s;
+    const uint32_t rank = links[i].rank, behind = (links[links[i].from].rank + 1) % t->schedule->shape.ranks == rank;
+    double *link_s = &t->link_s[4 * rank + 2 * behind + is_forward(&t->schedule->passes[i])];
+    return *link_s = later(arrival_i_s, *link_s + received_s(t, costs, i));
 }
 
 /* Blocking: when the receiver of what the pass before `i` made has it. */
@@ -181,23 +218,26 @@ static double sweep(struct dtp_schedule_timer *t, const struct dtp_schedule_cost
     const struct dtp_pass *passes = t->schedule->passes;
     double makespan_s = 0;
     for (uint32_t rank = 0; rank < t->schedule->shape.ranks; rank++)
-        t->free_s[rank] = t->from_s[rank];
+        t->free_s[rank] = t->host_s[rank] = t->from_s[rank];
+    memset(t->link_s, 0, 4 * t->schedule->shape.ranks * sizeof *t->link_s);
     for (uint32_t k = 0; k < t->order.count; k++) {
         uint32_t i = t->order.order[k], rank = links[i].rank;
-        double begin_s = later(t->free_s[rank], arrival_s(t, costs, i));
+        double begin_s = later(t->free_s[rank], arrives_s(t, costs, i));
         double takes_s = pass_s(&passes[i], &costs->stages[links[i].stage]);
         if (t->order.send == DTP_SEND_BLOCKING)
             begin_s = later(begin_s, sent_s(t, costs, i));
+        t->host_s[rank] += launch_s(&passes[i], &costs->stages[links[i].stage]);
         if (passes[i].paired) {
-            begin_s = later(begin_s, arrival_s(t, costs, i + 1));
+            t->host_s[rank] += launch_s(&passes[i + 1], &costs->stages[links[i + 1].stage]);
+            begin_s = later(begin_s, arrives_s(t, costs, i + 1));
             takes_s += pass_s(&passes[i + 1], &costs->stages[links[i + 1].stage]);
             takes_s *= costs->pair_fraction;
             t->begin_s[i + 1] = begin_s;
-            t->end_s[i + 1] = begin_s + takes_s;
+            t->end_s[i + 1] = later(begin_s + takes_s, t->host_s[rank]);
             k++;
         }
         t->begin_s[i] = begin_s;
-        t->end_s[i] = t->free_s[rank] = begin_s + takes_s;
+        t->end_s[i] = t->free_s[rank] = later(begin_s + takes_s, t->host_s[rank]);
         makespan_s = later(makespan_s, t->end_s[i]);
     }
     return makespan_s;

@@ -1,9 +1,10 @@
 /* When the passes of a schedule run, exactly, and what that leaves idle and keeps in memory.
  *
  * Each rank runs its list in order, each pass as soon as it can: when the one before it is done and what it waits for
- * has arrived. A pair of passes begins when both can and hides what it sends and receives. Contention, launches and
- * collectives are the simulator's. One timer serves any number of costs: making it is the proof of the schedule, a run
- * is one sweep over its passes. */
+ * has arrived. A pair of passes begins when both can and hides what it sends and receives. A rank's host launches its
+ * passes one behind the other from the step's begin on, waiting for nobody, and no pass ends before it is launched.
+ * Contention and collectives are the simulator's. One timer serves any number of costs: making it is the proof of the
+ * schedule, a run is one sweep over its passes. */
 #ifndef DTP_SCHEDULE_TIME_H
 #define DTP_SCHEDULE_TIME_H
 
@@ -16,11 +17,15 @@ struct dtp_stage_cost {
     double kept;            /* from the begin of F to the end of its backward */
     double kept_for_weight; /* from the end of B to the end of its W */
     double delayed_s;       /* of W, what a whole backward leaves until it has sent; of the first of a pair none */
+    double launch_forward_s, launch_backward_s, launch_weight_s; /* of the host, for F, B, W */
+    double launch_split_s; /* of it, for B and again for W where they are two passes */
 };
 
 struct dtp_schedule_costs {
     const struct dtp_stage_cost *stages; /* one for each stage */
     double pair_fraction; /* what a pair takes over the sum of its two passes: 1, nothing is gained by overlap */
+    bool early; /* by rendezvous a receive is posted before the pass before the one that needs it, as programs do
+                   (lower_transfers.c) */
 };
 
 /* A rank; idle times add up to makespan - busy. Warm-up lasts until its first backward begins, the drain begins with
@@ -69,10 +74,11 @@ void dtp_stage_costs_equal(const struct dtp_schedule *schedule, double forward_s
 double dtp_schedule_bubble(const struct dtp_schedule_shape *shape, const struct dtp_stage_cost *stage,
                            double pair_fraction);
 
-/* Seconds of a step by formula, within 15 % of the timer's where transfers are short (test_schedule_time). Ranks, of
- * which there are at least two, take `mean` of a micro-batch on average, the slowest `slowest_s`; send_s is of a
- * transfer of one chunk. Chunks of `shape` are stated. */
-double dtp_schedule_step_s(const struct dtp_schedule_shape *shape, const struct dtp_stage_cost *mean, double slowest_s);
+/* Seconds of a step, each of `count` times by other costs: the makespan, where micro-batches are many that of fewer
+ * with what the last of these add for each of the rest. Time and memory go with ranks x chunks x the lesser number of
+ * micro-batches. Fails as dtp_schedule_create. */
+enum dtp_status dtp_schedule_steps(const struct dtp_schedule_shape *shape, enum dtp_send send,
+                                   const struct dtp_schedule_costs *costs, size_t count, double *step_s);
 
 /* The most that a rank keeps between F and backward, in micro-batches of all its chunks, where each pass of equal
  * stages takes the same time (sources: schedule.def); beside it, with kept_for_weight, what waits for its W. Chunks of

@@ -81,7 +81,9 @@ enum dtp_status dtp_report_predict(const struct dtp_job *job, const struct dtp_c
         return status;
     closed = out->prediction;
     if (out->simulated) /* the other fidelity's time; memory is the program's in both */
-        dtp_closed_form(&job->transformer, &job->cluster, &job->plan, &closed);
+        status = dtp_estimate_time(&job->transformer, &job->cluster, &job->plan, &closed, faults);
+    if (status != DTP_OK)
+        return status;
     out->closed_step_s = closed.time.step_s;
     dtp_scaling_of(&out->job, &closed, &out->scaling); /* of ratios, which must not mix two kinds of prediction */
     dtp_money_of(&out->job, &out->prediction.throughput, dtp_catalog_price(catalog, out->job.cluster.gpu.key),

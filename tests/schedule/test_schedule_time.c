@@ -166,47 +166,46 @@ static void test_kept_by_formula(void **state)
     assert_true(checked > 2000);
 }
 
-/* A step by formula is near the timer's where transfers take at most a tenth of a forward, also where the head takes as
- * long again as a rank. */
-static void test_step_by_formula(void **state)
+/* A step of many micro-batches by steps of fewer is the timer's, with equal stages and where the head takes as long
+ * again as a rank, with transfers up to twice a forward, hosts that are ahead and hosts that are not. */
+static void test_steps_of_many_micro_batches(void **state)
 {
-    static const double passes[][4] = {{1, 1, 1, 0}, {1, 1.2, 0.6, 0}, {1, 2, 1, 0}, {1, 1, 1, 0.1}, {1, 2, 0.9, 0.1}};
+    static const double passes[][5] = {
+        {1, 1, 1, 0, 0}, {1, 1.2, 0.6, 0, 0}, {1, 2, 1, 0.1, 0.9}, {1, 2, 0.9, 0.5, 2.1}, {1, 1, 1, 2, 0}};
     (void)state;
     int checked = 0, far = 0;
     for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
         for (uint32_t p = 2; p <= 8; p *= 2)
-            for (uint32_t times = 2; times <= 6; times += 2)
+            for (uint32_t times = 4; times <= 9; times += 5)
                 for (int i = 0; i < 10; i++) {
-                    const double *c = passes[i / 2], all = c[0] + c[1] + c[2], head = i % 2 ? all : 0;
+                    const double *c = passes[i / 2], head = i % 2 ? 1 : 0;
                     struct dtp_schedule_shape shape = {.kind = (enum dtp_schedule_kind)kind,
                                                        .ranks = p,
                                                        .micro_batches = times * p,
                                                        .times = {c[0], c[1], c[2], c[3], 0}};
                     struct timed t;
-                    if (shape.kind == DTP_SCHEDULE_INTERLEAVED && c[3] > 0) /* which waits for each by formula */
-                        continue;
-                    timed_make(&t, shape, DTP_SEND_BUFFERED);
+                    double step_s;
+                    timed_make(&t, shape, DTP_SEND_RENDEZVOUS);
                     timed_run(&t, c[0], c[1], c[2], c[3]);
+                    for (uint32_t s = 0; s < t.schedule.stages; s++)
+                        t.stages[s].launch_forward_s = t.stages[s].launch_backward_s = t.stages[s].launch_weight_s =
+                            c[4] / t.schedule.shape.chunks;
                     struct dtp_stage_cost *last = &t.stages[t.schedule.stages - 1];
-                    last->forward_s += head * c[0] / all, last->backward_s += head * c[1] / all;
-                    last->weight_s += head * c[2] / all;
-                    const struct dtp_schedule_costs costs = {t.stages, 1};
-                    const double lines = dtp_schedule_lines(&t.schedule), more = 1 + head / all / p;
-                    const struct dtp_stage_cost mean = {
-                        .forward_s = c[0] * more, .backward_s = c[1] * more, .weight_s = c[2] * more, .send_s = c[3]};
-                    const double timed = dtp_schedule_timer_makespan(t.timer, &costs),
-                                 off = dtp_schedule_step_s(&t.schedule.shape, &mean, all + head / lines) / timed - 1;
-                    far += fabs(off) > 0.1;
-                    if (fabs(off) > 0.15)
-                        fail_msg(
-                            "%s, %u ranks, %u micro-batches, F %g B %g W %g, transfer %g, head %g: formula %+.1f %% "
-                            "off",
-                            dtp_schedule_row(shape.kind)->word, p, times * p, c[0], c[1], c[2], c[3], head, 100 * off);
+                    last->forward_s += head * c[0], last->backward_s += head * c[1], last->weight_s += head * c[2];
+                    const struct dtp_schedule_costs costs = {t.stages, 1, true};
+                    assert_int_equal(dtp_schedule_steps(&t.schedule.shape, DTP_SEND_RENDEZVOUS, &costs, 1, &step_s),
+                                     DTP_OK);
+                    const double timed = dtp_schedule_timer_makespan(t.timer, &costs), off = step_s / timed - 1;
+                    far += fabs(off) > 0.001;
+                    if (fabs(off) > (dtp_schedule_limit(&shape) ? 0.1 : 0.02)) /* of fewer, another order is found */
+                        fail_msg("%s, %u ranks, %u micro-batches, F %g B %g W %g, transfer %g, head %g: %+.1f %% off",
+                                 dtp_schedule_row(shape.kind)->word, p, times * p, c[0], c[1], c[2], c[3], head,
+                                 100 * off);
                     timed_release(&t);
                     checked++;
                 }
-    printf("%d of %d steps are more than 10 %% off\n", far, checked);
-    assert_true(checked > 1000 && far <= 8);
+    printf("%d of %d steps are more than 0.1 %% off\n", far, checked);
+    assert_true(checked > 700 && far <= 20);
 }
 
 /* What dtp_schedule_waiting says, counted from the lists. */
@@ -401,6 +400,46 @@ static void test_rendezvous_by_hand(void **state)
     }
 }
 
+/* Hosts that take 4 a pass launch F0, F1, B0, B1 of either rank until 4, 8, 12, 16: F0 of rank 0 ends at 4, arrives at
+ * 5 and ends on rank 1 at 8, B0 there at 12, arrives at 13; B1 of rank 1 ends at 16 and arrives at 17, where rank 0 has
+ * launched its own. Its passes take 1. */
+static void test_launches_by_hand(void **state)
+{
+    (void)state;
+    struct timed t;
+    timed_make(&t, (struct dtp_schedule_shape){DTP_SCHEDULE_GPIPE, 2, 2, 0, 0}, DTP_SEND_RENDEZVOUS);
+    for (int i = 0; i < 2; i++)
+        t.stages[i] = (struct dtp_stage_cost){.forward_s = 1,
+                                              .backward_s = 1,
+                                              .send_s = 1,
+                                              .launch_forward_s = 4,
+                                              .launch_backward_s = 3,
+                                              .launch_weight_s = 1,
+                                              .launch_split_s = 7};
+    const struct dtp_schedule_costs costs = {t.stages, 1, true};
+    expect("the makespan", &t, dtp_schedule_timer_makespan(t.timer, &costs), 18);
+    timed_release(&t);
+}
+
+/* GPipe of 3 micro-batches, F of 1 on both ranks, transfers of 3. Posted early, what comes next is on its way while a
+ * pass runs, one transfer behind the other: there at 4, 7, 10. By rendezvous alone the second begins at 5, when the
+ * first pass is through, the third at 9: there at 4, 8, 12. Backward takes nothing, its last gradient 3. */
+static void test_receives_posted_early_by_hand(void **state)
+{
+    (void)state;
+    for (int early = 0; early < 2; early++) {
+        struct timed t;
+        timed_make(&t, (struct dtp_schedule_shape){DTP_SCHEDULE_GPIPE, 2, 3, 0, 0}, DTP_SEND_RENDEZVOUS);
+        for (int i = 0; i < 2; i++)
+            t.stages[i] = (struct dtp_stage_cost){.forward_s = 1, .send_s = 3};
+        const struct dtp_schedule_costs costs = {t.stages, 1, early > 0};
+        dtp_schedule_timer_makespan(t.timer, &costs);
+        dtp_schedule_timer_run(t.timer, &costs, &t.timing);
+        expect("F2 of rank 1", &t, t.timing.begin_s[t.schedule.first[1] + 2], early ? 10 : 12);
+        timed_release(&t);
+    }
+}
+
 /* ---- costs at random ------------------------------------------------------------------------------------------------
  */
 
@@ -459,12 +498,14 @@ int main(void)
         cmocka_unit_test(test_what_weights_keep),
         cmocka_unit_test(test_kept_by_formula),
         cmocka_unit_test(test_waiting_by_formula),
-        cmocka_unit_test(test_step_by_formula),
+        cmocka_unit_test(test_steps_of_many_micro_batches),
         cmocka_unit_test(test_formulas_and_timer_agree),
         cmocka_unit_test(test_few_micro_batches),
         cmocka_unit_test(test_unequal_stages_by_hand),
         cmocka_unit_test(test_weights_behind_what_is_sent),
         cmocka_unit_test(test_rendezvous_by_hand),
+        cmocka_unit_test(test_launches_by_hand),
+        cmocka_unit_test(test_receives_posted_early_by_hand),
         cmocka_unit_test(test_any_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

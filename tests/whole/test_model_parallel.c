@@ -39,7 +39,8 @@ static struct dtp_prediction predicted(const char *settings)
     return p;
 }
 
-/* 175B on 64 nodes, tp 8, pp 16 (vTrain's): 8 ranks that each send all of B keep the network busy 8 times as long. */
+/* 175B on 64 nodes, tp 8, pp 16 (vTrain's): 8 ranks that each send all of B keep the network busy 8 times as long. By
+ * its step program a step is 1.9 % shorter with parts; 2 % was asked here while formulas took transfers for longer. */
 static void test_scattered_sends_are_faster(void **state)
 {
     static const char both[] = "layers=96 hidden=12288 heads=96 ffn=49152 activation=gelu gpus=512 tp=8 pp=16 "
@@ -49,7 +50,7 @@ static void test_scattered_sends_are_faster(void **state)
     struct dtp_prediction whole = predicted(both);
     snprintf(settings, sizeof settings, "%s megatron_scatter_gather=true", both);
     struct dtp_prediction parts = predicted(settings);
-    assert_true(parts.time.step_s < 0.98 * whole.time.step_s);
+    assert_true(parts.time.step_s < 0.99 * whole.time.step_s);
     assert_true(parts.time.collective_s[DTP_SEND_RECV] < whole.time.collective_s[DTP_SEND_RECV] / 4);
     assert_int_equal(parts.memory.allocated_peak_bytes, whole.memory.allocated_peak_bytes);
 }
@@ -401,8 +402,8 @@ static void test_memory_of_delayed_weights(void **state)
 }
 
 /* First layers without experts, eight times as wide as what a token meets in the others or as wide as these: a stage's
- * mean computing is the program's within 8 % (7 until launches were measured anew: of the last kind 7.2), where all
- * layers taken for alike are 24 and 39 % off. */
+ * mean computing is the program's within 7 % (5.5), where all layers taken for alike are 24 and 39 % off. Of some
+ * stages the host is behind and of others the GPU. */
 static void test_dense_layers_of_stages(void **state)
 {
     static const char *const models[] = {"dense_layers=0", "ffn=16384 dense_layers=3", "ffn=2048 dense_layers=6"};
@@ -423,7 +424,7 @@ static void test_dense_layers_of_stages(void **state)
             assert_int_equal(dtp_simulated_create(&job, &options, &simulated, &faults), DTP_OK);
             double off = p.time.compute_s / simulated.prediction.time.compute_s - 1;
             printf("%-24s pp %d: computing %+.1f %% off\n", models[i], pp, 100 * off);
-            assert_true(fabs(off) < 0.08);
+            assert_true(fabs(off) < 0.07);
             dtp_simulated_release(&simulated);
         }
 }

@@ -1,0 +1,128 @@
+#include "closed/pipeline_time.h"
+
+#include "cost/calibration.h"
+#include "cost/collective_cost.h"
+#include "net/layer_kind.h"
+#include "plan/degrees.h"
+#include "plan/slice.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+uint32_t dtp_stages_apart(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
+{
+    return (uint32_t)dtp_plan_group(plan, cluster, DTP_AXES(PP)).stride;
+}
+
+double dtp_stage_transfer_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan, uint32_t from, uint32_t to,
+                            uint64_t bytes)
+{
+    const uint32_t apart = dtp_stages_apart(cluster, plan);
+    const struct dtp_group pair = dtp_group_pair(cluster, from * apart, to * apart, apart);
+    const struct dtp_collective_cost sends = dtp_collective_cost(cluster, &pair, DTP_SEND_RECV);
+    return dtp_collective_time(&sends, (double)bytes);
+}
+
+static void add(struct dtp_stage_time *to, const struct dtp_stage_time *part, double times)
+{
+    to->device_s += times * part->device_s;
+    to->launched_s += times * part->launched_s;
+    to->exchanged_s += times * part->exchanged_s;
+}
+
+static struct dtp_stage_time time_of(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage)
+{
+    struct dtp_stage_time t = {.exchanged_s = p->gathered_s};
+    const double dense = (double)p->transformer->dense_layers - stage->first_layer;
+    add(&t, &p->layer, stage->layers + stage->mtp_layers);
+    add(&t, &p->first, fmin(fmax(0, dense), stage->layers));
+    add(&t, &p->ends, stage->head);
+    return t;
+}
+
+/* Python walks the graph for B and calls the engine for W, group of parameters by group (split_group_s): a layer's
+ * matrices and two norms; the head and its norm. */
+static double split_s(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage)
+{
+    struct dtp_layer_kind kind;
+    if (!p->plan->runtime->holds_passes)
+        return 0;
+    dtp_layer_kind_of(p->transformer, dtp_layer_mlp_of(p->transformer), p->plan->fused_qkv, p->plan->fused_gate_up,
+                      &kind);
+    return (stage->layers * (kind.matrices + 2.0) + (stage->head ? 2 : 0)) * dtp_calibration.split_group_s;
+}
+
+/* Half of what is exchanged is forward's. Of kernels backward launches twice forward's, as many for weights as for
+ * inputs. */
+static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage,
+                                     bool exchanges)
+{
+    const struct dtp_stage_time t = time_of(p, stage);
+    const double ends_s = stage->head ? p->ends.device_s : 0, layers_s = t.device_s - ends_s,
+                 half_s = exchanges ? t.exchanged_s / 2 : 0;
+    const double delayed = fmin(p->plan->executor.delay_wgrad, stage->layers);
+    return (struct dtp_stage_cost){
+        .forward_s = layers_s * p->shares.forward_s + ends_s / 3 + half_s,
+        .backward_s = layers_s * p->shares.backward_s + ends_s / 3 + half_s,
+        .weight_s = layers_s * p->shares.weight_s + ends_s / 3,
+        .delayed_s = delayed * p->layer.device_s * p->shares.weight_s,
+        .launch_forward_s = t.launched_s / 3,
+        .launch_backward_s = t.launched_s / 3,
+        .launch_weight_s = t.launched_s / 3,
+        .launch_split_s = split_s(p, stage),
+    };
+}
+
+/* Of ranks on average; of a schedule that goes two ways a micro-batch passes one of a rank's stages. */
+static void add_means(const struct dtp_pipeline_parts *p, const struct dtp_schedule *schedule,
+                      const struct dtp_stages *stages, struct dtp_pipeline_time *out)
+{
+    const double share = p->plan->accumulate / ((double)dtp_schedule_lines(schedule) * p->plan->pp);
+    for (uint32_t rank = 0; rank < p->plan->pp; rank++) {
+        struct dtp_stage_time of_rank = {0};
+        for (uint32_t chunk = 0; chunk < p->plan->virtual_stages; chunk++) {
+            const struct dtp_stage_time t = time_of(p, &stages->parts[dtp_schedule_stage(schedule, rank, chunk)]);
+            add(&of_rank, &t, 1);
+        }
+        const double wait_s = fmax(0, of_rank.launched_s - of_rank.device_s);
+        add(&out->mean, &of_rank, share);
+        out->launch_wait_s += share * wait_s;
+        out->exchange_s += share * fmax(0, of_rank.exchanged_s - wait_s);
+    }
+}
+
+enum dtp_status dtp_pipeline_time_of(const struct dtp_pipeline_parts *parts, struct dtp_pipeline_time *out)
+{
+    const struct dtp_plan *plan = parts->plan;
+    const struct dtp_schedule schedule = {.shape = dtp_plan_schedule(plan)};
+    const bool blocks = plan->schedule == DTP_SCHEDULE_1F1B && !plan->runtime->sends_beside;
+    struct dtp_stages stages;
+    double step_s[2] = {0}, sent_s = 0, boundaries = 0;
+    *out = (struct dtp_pipeline_time){0};
+    enum dtp_status status = dtp_plan_stages(plan, parts->transformer, &stages, NULL);
+    if (status != DTP_OK)
+        return status;
+    struct dtp_stage_cost *costs = malloc(2 * (size_t)stages.count * sizeof *costs), *all = costs + stages.count;
+    if (!costs) {
+        dtp_stages_destroy(&stages);
+        return DTP_ENVIRONMENT;
+    }
+    for (uint32_t i = 0; i < stages.count; i++) {
+        const uint32_t from = dtp_schedule_place(&schedule, 0, i).rank,
+                       to = i + 1 < stages.count ? dtp_schedule_place(&schedule, 0, i + 1).rank : from;
+        costs[i] = cost_of(parts, &stages.parts[i], false);
+        all[i] = cost_of(parts, &stages.parts[i], true);
+        all[i].send_s = from == to ? 0 : dtp_stage_transfer_s(parts->cluster, plan, from, to, parts->sent_bytes);
+        sent_s += all[i].send_s;
+        boundaries += from != to;
+    }
+    add_means(parts, &schedule, &stages, out);
+    out->sent_s = 2.0 * plan->virtual_stages * plan->accumulate * sent_s / fmax(1, boundaries);
+    const struct dtp_schedule_costs of_step[2] = {{costs, 1, true}, {all, 1, true}};
+    status = dtp_schedule_steps(&schedule.shape, blocks ? DTP_SEND_BLOCKING : DTP_SEND_RENDEZVOUS, of_step, 2, step_s);
+    out->computing_s = step_s[0];
+    out->passes_s = step_s[1];
+    free(costs);
+    dtp_stages_destroy(&stages);
+    return status;
+}
