@@ -95,8 +95,9 @@ static void sharded_units(struct dtp_traffic *job)
 {
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
-    uint64_t steps = plan->pp > 1 ? 1 : plan->accumulate; /* a pipeline's stage gathers its weights once */
-    uint64_t gathers = steps * (plan->reshard_after_forward ? 2 : 1);
+    const bool stage = plan->pipeline_ranks > 0; /* of a pipeline, which gathers its weights once (lower_sharding.c) */
+    uint64_t steps = stage ? 1 : plan->accumulate;
+    uint64_t gathers = steps * (plan->reshard_after_forward && !stage ? 2 : 1);
     uint64_t root_gathers = dtp_plan_keeps_root(plan) ? steps : gathers, head = head_end_bytes(job);
     uint64_t reductions = job->reductions * (u->count + (!u->root_trained ? 0 : head ? 2 : 1));
     if (plan->reshard_group) { /* backward gathers from fewer ranks */
