@@ -59,17 +59,6 @@ static double plain_launch_s(const struct dtp_cluster *cluster, const struct dtp
     return dtp_cluster_kernel_launch_s(cluster, &plain);
 }
 
-/* What Megatron's kernels take of the host is the Python of its layers more than the launch. The functions in which its
- * tensor parallel ranks meet are called with one rank too (tensor_parallel/mappings.py) and count with the layer's
- * kernels; with several they add a call of c10d. */
-static double collective_launch_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution)
-{
-    struct dtp_execution called = *execution;
-    if (called.issuer == DTP_ISSUER_MEGATRON)
-        called.issuer = DTP_ISSUER_PYTORCH;
-    return dtp_cluster_kernel_launch_s(cluster, &called);
-}
-
 bool dtp_op_is_plain(const struct dtp_op *op)
 {
     switch (op->kind) {
@@ -119,8 +108,8 @@ enum dtp_status dtp_op_rates_prepare(const struct dtp_program *program, const st
         .passes = dtp_cluster_pass_rates(cluster),
         .launch_s = dtp_cluster_kernel_launch_s(cluster, execution),
         .plain_launch_s = plain_launch_s(cluster, execution),
-        .collective_launch_s = collective_launch_s(cluster, execution),
-        .loop_launch_s = collective_launch_s(cluster, execution), /* a plain launch too */
+        .collective_launch_s = dtp_cluster_collective_launch_s(cluster, execution),
+        .loop_launch_s = dtp_cluster_collective_launch_s(cluster, execution), /* a plain launch too */
         .call_s = {[DTP_HOST_GROUP] = dtp_calibration.split_group_s,
                    [DTP_HOST_HOOK] = dtp_unit_hooks_s(execution),
                    [DTP_HOST_COMPILED] = dtp_calibration.compiled_call_s,

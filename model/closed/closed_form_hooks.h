@@ -146,6 +146,8 @@ struct dtp_closed_form_hooks {
     /* Gradients of the table that a pipeline's first and last stage have both, as they send them each other; NULL: of
      * its rows alone, of all of them. */
     uint64_t (*table_gradient_bytes)(const struct dtp_slice *slice);
+    /* Whether a stage's last backward waits for the sums of its gradients before it sends. NULL: none does. */
+    bool (*sums_before_sending)(const struct dtp_plan *plan);
     /* What the slice's prediction becomes among all the others: traffic, time and throughput; memory. DTP_ENVIRONMENT:
      * no memory for a pipeline's passes. */
     enum dtp_status (*add_stages)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,

@@ -8,6 +8,7 @@
 #include "plan/degrees.h"
 #include "plan/runtime_sizes.h"
 #include "cost/calibration.h"
+#include "cost/cluster_cost.h"
 #include "cost/collective_choice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
@@ -274,7 +275,12 @@ static struct dtp_part_cost passes_of_layer(const struct dtp_time_parts *p, doub
 static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stages *s,
                                           const struct dtp_communication *communication)
 {
+    const struct dtp_execution execution = dtp_plan_execution(j->plan);
     const struct dtp_time_parts *once = &j->parts;
+    const double collectives = (double)(s->tensor_count * (j->plan->sequence_parallel ? 2 : 1) + s->own.gathers +
+                                        s->own.small_gathers + s->own.sums);
+    const double collectives_s =
+        s->calls.layer_s > 0 ? 0 : collectives * dtp_cluster_collective_launch_s(j->cluster, &execution);
     const double m = j->micro_steps, layers = (double)j->slice.transformer.layers;
     struct dtp_transformer other = j->slice.transformer;
     struct dtp_time_parts twice, dense;
@@ -286,7 +292,8 @@ static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stag
         .plan = j->plan,
         .shares = passes_of_layer(once, 1),
         .layer = {.device_s = (twice.device_s - once->device_s) / (m * layers),
-                  .launched_s = (twice.host_s - once->host_s) / (m * layers) + s->calls.layer_s,
+                  .launched_s =
+                      (twice.host_s - once->host_s) / (m * layers) + s->calls.layer_s + collectives_s / layers,
                   .exchanged_s = (s->tensor_exposed_s + once->exchanged_s / m) / layers},
         .ends = {.device_s = fmax(0, 2 * once->device_s - twice.device_s) / m,
                  .launched_s = fmax(0, 2 * once->host_s - twice.host_s) / m + s->calls.ends_s},
@@ -337,19 +344,34 @@ static void fill_exchanges(const struct job *j, const struct stages *s, double e
     }
 }
 
+/* Of what sums of a slice's gradients take, a layer's part and that of the tables. */
+static void share_sums(const struct job *j, double sums_s, double out[2])
+{
+    const struct dtp_parameter_count count = dtp_transformer_count(&j->slice.transformer);
+    const double share = (double)count.layers / (double)count.total;
+    out[0] = sums_s * share / (double)j->slice.transformer.layers;
+    out[1] = sums_s * (1 - share);
+}
+
 /* Calls on DTensors that the host is behind with are those of the optimizer too. */
 static enum dtp_status fill_time(const struct job *j, struct stages *s, const struct dtp_communication *communication,
                                  struct dtp_time *t)
 {
+    const struct dtp_closed_form_hooks *hooks = j->plan->runtime->closed;
     const double m = j->micro_steps;
     struct dtp_pipeline_time p = {.computing_s = m * s->compute_s};
     enum dtp_status status = DTP_OK;
     if (j->plan->pp > 1) {
-        const struct dtp_pipeline_parts parts = parts_of(j, s, communication);
+        struct dtp_pipeline_parts parts = parts_of(j, s, communication);
+        const double sums_s = fmax(0, j->parts.not_hidden_s - j->parts.exchanged_s + j->parts.contention_s);
+        const bool before = hooks->sums_before_sending && hooks->sums_before_sending(j->plan);
+        if (before)
+            share_sums(j, sums_s, parts.last_s);
         status = dtp_pipeline_time_of(&parts, &p);
+        p.exchange_s += before ? sums_s : 0;
+        t->exposed_communication_s = before ? 0 : sums_s;
         s->boundary_s = p.sent_s / m;
         fill_compute(j, &p, t);
-        t->exposed_communication_s = fmax(0, j->parts.not_hidden_s - j->parts.exchanged_s + j->parts.contention_s);
     } else {
         hide_in_calls(s);
         p.passes_s = p.computing_s + m * s->tensor_exposed_s;

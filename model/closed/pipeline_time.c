@@ -66,6 +66,7 @@ static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const s
         .backward_s = layers_s * p->shares.backward_s + ends_s / 3 + half_s,
         .weight_s = layers_s * p->shares.weight_s + ends_s / 3,
         .delayed_s = delayed * p->layer.device_s * p->shares.weight_s,
+        .last_s = exchanges ? stage->layers * p->last_s[0] + (stage->embedding || stage->head) * p->last_s[1] : 0,
         .launch_forward_s = t.launched_s / 3,
         .launch_backward_s = t.launched_s / 3,
         .launch_weight_s = t.launched_s / 3,
@@ -95,8 +96,8 @@ enum dtp_status dtp_pipeline_time_of(const struct dtp_pipeline_parts *parts, str
 {
     const struct dtp_plan *plan = parts->plan;
     const struct dtp_schedule schedule = {.shape = dtp_plan_schedule(plan)};
-    const bool blocks = plan->schedule == DTP_SCHEDULE_1F1B && !plan->runtime->sends_beside;
     struct dtp_stages stages;
+    const bool blocks = plan->schedule == DTP_SCHEDULE_1F1B && !plan->runtime->sends_beside;
     double step_s[2] = {0}, sent_s = 0, boundaries = 0;
     *out = (struct dtp_pipeline_time){0};
     enum dtp_status status = dtp_plan_stages(plan, parts->transformer, &stages, NULL);

@@ -239,6 +239,14 @@ double dtp_cluster_kernel_launch_s(const struct dtp_cluster *cluster, const stru
     return isfinite(measured) ? measured : dtp_kernel_launch_s(execution);
 }
 
+double dtp_cluster_collective_launch_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution)
+{
+    struct dtp_execution called = *execution;
+    if (called.issuer == DTP_ISSUER_MEGATRON)
+        called.issuer = DTP_ISSUER_PYTORCH;
+    return dtp_cluster_kernel_launch_s(cluster, &called);
+}
+
 double dtp_cluster_copy_bytes_per_s(const struct dtp_cluster *cluster, bool upload, double bytes)
 {
     double formula = cluster->gpu.pcie_bytes_per_s * dtp_calibration.pcie_fraction;

@@ -42,6 +42,10 @@ double dtp_cluster_memory_kernel_bytes_per_s(const struct dtp_cluster *cluster, 
 struct dtp_pass_rates dtp_cluster_pass_rates(const struct dtp_cluster *cluster);
 double dtp_cluster_kernel_gap_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution);
 double dtp_cluster_kernel_launch_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution);
+/* Of a collective or a transfer. What Megatron's kernels take of the host is the Python of its layers more than the
+ * launch. The functions in which its tensor parallel ranks meet are called with one rank too (tensor_parallel/
+ * mappings.py) and count with the layer's kernels; with several they add a call of c10d. */
+double dtp_cluster_collective_launch_s(const struct dtp_cluster *cluster, const struct dtp_execution *execution);
 
 /* Bytes/s of a copy of `bytes` on each of the node's GPUs at once. */
 double dtp_cluster_copy_bytes_per_s(const struct dtp_cluster *cluster, bool upload, double bytes);

@@ -119,13 +119,14 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
-static double pass_s(const struct dtp_pass *pass, const struct dtp_stage_cost *cost)
+static double pass_s(const struct dtp_pass *pass, const struct dtp_stage_cost *cost, uint32_t micro_batches)
 {
+    const double last_s = pass->micro_batch + 1 == micro_batches ? cost->last_s : 0;
     switch (pass->kind) {
     case DTP_PASS_FORWARD: return cost->forward_s;
     case DTP_PASS_BACKWARD: return cost->backward_s;
-    case DTP_PASS_WEIGHT: return cost->weight_s;
-    default: return cost->backward_s + cost->weight_s;
+    case DTP_PASS_WEIGHT: return cost->weight_s + last_s;
+    default: return cost->backward_s + cost->weight_s + last_s;
     }
 }
 
@@ -216,6 +217,7 @@ static double sweep(struct dtp_schedule_timer *t, const struct dtp_schedule_cost
 {
     const struct dtp_pass_link *links = t->order.links;
     const struct dtp_pass *passes = t->schedule->passes;
+    const uint32_t micro_batches = t->schedule->shape.micro_batches;
     double makespan_s = 0;
     for (uint32_t rank = 0; rank < t->schedule->shape.ranks; rank++)
         t->free_s[rank] = t->host_s[rank] = t->from_s[rank];
@@ -223,14 +225,14 @@ static double sweep(struct dtp_schedule_timer *t, const struct dtp_schedule_cost
     for (uint32_t k = 0; k < t->order.count; k++) {
         uint32_t i = t->order.order[k], rank = links[i].rank;
         double begin_s = later(t->free_s[rank], arrives_s(t, costs, i));
-        double takes_s = pass_s(&passes[i], &costs->stages[links[i].stage]);
+        double takes_s = pass_s(&passes[i], &costs->stages[links[i].stage], micro_batches);
         if (t->order.send == DTP_SEND_BLOCKING)
             begin_s = later(begin_s, sent_s(t, costs, i));
         t->host_s[rank] += launch_s(&passes[i], &costs->stages[links[i].stage]);
         if (passes[i].paired) {
             t->host_s[rank] += launch_s(&passes[i + 1], &costs->stages[links[i + 1].stage]);
             begin_s = later(begin_s, arrives_s(t, costs, i + 1));
-            takes_s += pass_s(&passes[i + 1], &costs->stages[links[i + 1].stage]);
+            takes_s += pass_s(&passes[i + 1], &costs->stages[links[i + 1].stage], micro_batches);
             takes_s *= costs->pair_fraction;
             t->begin_s[i + 1] = begin_s;
             t->end_s[i + 1] = later(begin_s + takes_s, t->host_s[rank]);

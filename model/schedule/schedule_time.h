@@ -17,6 +17,7 @@ struct dtp_stage_cost {
     double kept;            /* from the begin of F to the end of its backward */
     double kept_for_weight; /* from the end of B to the end of its W */
     double delayed_s;       /* of W, what a whole backward leaves until it has sent; of the first of a pair none */
+    double last_s;          /* what the last micro-batch's whole backward, or its W, takes besides, before it sends */
     double launch_forward_s, launch_backward_s, launch_weight_s; /* of the host, for F, B, W */
     double launch_split_s; /* of it, for B and again for W where they are two passes */
 };

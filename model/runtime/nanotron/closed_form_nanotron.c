@@ -47,10 +47,18 @@ static double beside_update_s(const struct dtp_timing *c)
            dtp_nanotron_scatter_s(c->streaming_bytes_per_s, c->count.total, units.tensors, gpus);
 }
 
+/* lower_wide_sums.c, end_backward. */
+static bool sums_before_sending(const struct dtp_plan *plan)
+{
+    (void)plan;
+    return true;
+}
+
 const struct dtp_closed_form_hooks dtp_nanotron_closed_form = {
     .traffic = traffic,
     .beside_update_s = beside_update_s,
     .slice = dtp_slice_of,
+    .sums_before_sending = sums_before_sending,
     .add_stages = dtp_stages_of_slice,
     .add_stages_memory = dtp_stages_memory_of_slice,
 };

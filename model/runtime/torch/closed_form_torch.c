@@ -122,6 +122,12 @@ static double beside_update_s(const struct dtp_timing *timing)
     return factors_s(timing) + products_s(timing);
 }
 
+/* DDP's (finalize_backward; lower_replicated.c, end_backward); FSDP's are reduced behind it. */
+static bool sums_before_sending(const struct dtp_plan *plan)
+{
+    return plan->strategy == DTP_DDP;
+}
+
 /* ---- what they are ----------------------------------------------------------------------------------------------- */
 
 const struct dtp_closed_form_hooks dtp_torch_closed_form = {
@@ -130,6 +136,7 @@ const struct dtp_closed_form_hooks dtp_torch_closed_form = {
     .beside_update_s = beside_update_s,
     .traffic = dtp_torch_traffic,
     .slice = dtp_slice_of,
+    .sums_before_sending = sums_before_sending,
     .add_stages = dtp_stages_of_slice,
     .add_stages_memory = dtp_stages_memory_of_slice,
 };
