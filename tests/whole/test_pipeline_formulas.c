@@ -127,13 +127,13 @@ static void test_formulas_of_pipelines(void **state)
     check_ratios("memory estimated", ratios[MEMORY], count, 80, 0.6, 1.8); /* was 56 %, from 0.13 */
     check_ratios("memory bounded", ratios[BOUND], count, 76, 0.6, 1.8);    /* was 50 % */
     check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.1); /* was to 1.48; of it only the most is held */
-    /* Tails of steps are Python's, of small models and of slow links: what lies between is held. */
-    check_ratios("step", ratios[STEP], count, 25, 0, 100);
+    /* Tails are DDP's under PyTorch over slow links and DualPipe's second copy; was 25 %, from 0 to 100. */
+    check_ratios("step", ratios[STEP], count, 60, 0.15, 2);
     int between = 0;
     for (size_t i = 0; i < count; i++)
         between += ratios[STEP][i] > 0.8 && ratios[STEP][i] < 1.3;
     printf("%d from 0.8 to 1.3\n", between);
-    assert_true(draws_reach(between, (int)count, 60));
+    assert_true(draws_reach(between, (int)count, 92)); /* was 60 */
 }
 
 int main(void)
