@@ -119,7 +119,8 @@ enum dtp_status dtp_pipeline_time_of(const struct dtp_pipeline_parts *parts, str
     }
     add_means(parts, &schedule, &stages, out);
     out->sent_s = 2.0 * plan->virtual_stages * plan->accumulate * sent_s / fmax(1, boundaries);
-    const struct dtp_schedule_costs of_step[2] = {{costs, 1, true}, {all, 1, true}};
+    const bool posted = plan->runtime->holds_passes && !blocks;
+    const struct dtp_schedule_costs of_step[2] = {{costs, 1, true, posted}, {all, 1, true, posted}};
     status = dtp_schedule_steps(&schedule.shape, blocks ? DTP_SEND_BLOCKING : DTP_SEND_RENDEZVOUS, of_step, 2, step_s);
     out->computing_s = step_s[0];
     out->passes_s = step_s[1];

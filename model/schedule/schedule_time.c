@@ -13,8 +13,9 @@ struct dtp_schedule_timer {
     double *host_s;          /* per rank: when its host has launched that */
     double *link_s; /* per rank: when the last of what it receives was there, from either side, of either kind */
     struct dtp_rank_timing *ranks;
-    uint32_t *boundary; /* per pass: the stage behind whose boundary what it waits for was made, DTP_NO_PASS where the
-                           transfer is hidden */
+    uint32_t *boundary; /* per pass: the stage behind whose boundary what it waits for was made; DTP_NO_PASS: it waits
+                           for no other rank */
+    uint32_t *next;     /* per rank: its next pass, where ranks take turns */
     uint32_t *arrivals; /* passes that wait for another rank, queue by queue, in the order in which that rank makes
                            what they wait for */
     uint32_t *queue_first; /* of queue q: arrivals[queue_first[q]] to arrivals[queue_first[q + 1] - 1] */
@@ -33,14 +34,12 @@ static bool in_pair(const struct dtp_schedule_timer *t, uint32_t i)
     return t->schedule->passes[i].paired || (i > first && t->schedule->passes[i - 1].paired);
 }
 
-/* What a forward receives crosses the boundary behind the stage before it, a backward's behind its own. Transfers of a
- * pair are hidden by the half that does not need them. */
+/* What a forward receives crosses the boundary behind the stage before it, a backward's behind its own. */
 static void find_boundaries(struct dtp_schedule_timer *t)
 {
     for (uint32_t i = 0; i < t->order.count; i++) {
         uint32_t from = t->order.links[i].from, stage = t->order.links[i].stage;
-        bool shows = from != DTP_NO_PASS && !in_pair(t, i) && !in_pair(t, from);
-        t->boundary[i] = !shows ? DTP_NO_PASS : is_forward(&t->schedule->passes[i]) ? stage - 1 : stage;
+        t->boundary[i] = from == DTP_NO_PASS ? DTP_NO_PASS : is_forward(&t->schedule->passes[i]) ? stage - 1 : stage;
     }
 }
 
@@ -89,9 +88,10 @@ enum dtp_status dtp_schedule_timer_create(const struct dtp_schedule *schedule, e
         t->boundary = dtp_host_arena_take(&t->arena, passes, sizeof *t->boundary);
         t->arrivals = dtp_host_arena_take(&t->arena, passes, sizeof *t->arrivals);
         t->queue_first = dtp_host_arena_take_zeroed(&t->arena, queues + 1, sizeof *t->queue_first);
+        t->next = dtp_host_arena_take(&t->arena, ranks, sizeof *t->next);
         t->queue_at = dtp_host_arena_take(&t->arena, queues, sizeof *t->queue_at);
         if (!t->begin_s || !t->end_s || !t->from_s || !t->free_s || !t->host_s || !t->link_s || !t->ranks ||
-            !t->boundary || !t->arrivals || !t->queue_first || !t->queue_at)
+            !t->boundary || !t->arrivals || !t->queue_first || !t->queue_at || !t->next)
             status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     }
     if (status == DTP_OK) {
@@ -140,10 +140,12 @@ static double launch_s(const struct dtp_pass *pass, const struct dtp_stage_cost 
     }
 }
 
-/* How long what a pass waits for is on its way. */
+/* How long what a pass waits for is on its way. Transfers of a pair are hidden by the half that does not need them. */
 static double received_s(const struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t i)
 {
-    return t->boundary[i] == DTP_NO_PASS ? 0 : costs->stages[t->boundary[i]].send_s;
+    if (t->boundary[i] == DTP_NO_PASS || (!costs->early && (in_pair(t, i) || in_pair(t, t->order.links[i].from))))
+        return 0;
+    return costs->stages[t->boundary[i]].send_s;
 }
 
 /* The end of what runs on a rank before a pass; a pair is one piece. */
@@ -212,35 +214,87 @@ static double sent_s(const struct dtp_schedule_timer *t, const struct dtp_schedu
     return done_s;
 }
 
+/* Runs a pass, or a pair, that has all it needs at `arrived_s`, and notes when. Returns its end. */
+static double run_pass(struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t i,
+                       double arrived_s)
+{
+    const struct dtp_pass_link *links = t->order.links;
+    const uint32_t rank = links[i].rank, last = i + t->schedule->passes[i].paired;
+    const double begin_s = later(t->free_s[rank], arrived_s);
+    double takes_s = 0;
+    for (uint32_t pass = i; pass <= last; pass++) {
+        const struct dtp_stage_cost *cost = &costs->stages[links[pass].stage];
+        takes_s += pass_s(&t->schedule->passes[pass], cost, t->schedule->shape.micro_batches);
+        t->host_s[rank] += launch_s(&t->schedule->passes[pass], cost);
+    }
+    takes_s *= last > i ? costs->pair_fraction : 1;
+    t->free_s[rank] = later(begin_s + takes_s, t->host_s[rank]);
+    for (uint32_t pass = i; pass <= last; pass++) {
+        t->begin_s[pass] = begin_s;
+        t->end_s[pass] = t->free_s[rank];
+    }
+    return t->free_s[rank];
+}
+
+/* What a pass made is posted at either end behind what stands there by then, a receive behind the passes that its rank
+ * has had. */
+static void post(struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs, uint32_t pass, double *arrived_s)
+{
+    const uint32_t to = t->order.links[pass].to;
+    if (to == DTP_NO_PASS)
+        return;
+    const uint32_t rank = t->order.links[pass].rank, other = t->order.links[to].rank;
+    const double made_s = later(t->end_s[pass] - delayed_s(t, costs, pass), t->free_s[other]);
+    t->link_s[rank] = later(made_s, later(t->link_s[rank], t->link_s[other])) + received_s(t, costs, to);
+    t->link_s[other] = arrived_s[to] = t->link_s[rank];
+}
+
+/* Ranks take turns, a pass each for which all has been posted. Returns the makespan. */
+static double take_turns(struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs)
+{
+    double makespan_s = 0, *arrived_s = t->begin_s; /* until the pass begins */
+    for (uint32_t i = 0; i < t->order.count; i++)
+        arrived_s[i] = t->order.links[i].from == DTP_NO_PASS ? 0 : INFINITY;
+    memcpy(t->next, t->schedule->first, t->schedule->shape.ranks * sizeof *t->next);
+    for (bool progress = true; progress;) {
+        progress = false;
+        for (uint32_t rank = 0; rank < t->schedule->shape.ranks; rank++) {
+            const uint32_t i = t->next[rank];
+            if (i == t->schedule->first[rank + 1])
+                continue;
+            const uint32_t last = i + t->schedule->passes[i].paired;
+            const double all_s = later(arrived_s[i], arrived_s[last]);
+            if (isinf(all_s))
+                continue;
+            makespan_s = later(makespan_s, run_pass(t, costs, i, all_s));
+            t->next[rank] = last + 1;
+            progress = true;
+            for (uint32_t pass = i; pass <= last; pass++)
+                post(t, costs, pass, arrived_s);
+        }
+    }
+    return makespan_s;
+}
+
 /* Returns the makespan. */
 static double sweep(struct dtp_schedule_timer *t, const struct dtp_schedule_costs *costs)
 {
-    const struct dtp_pass_link *links = t->order.links;
-    const struct dtp_pass *passes = t->schedule->passes;
-    const uint32_t micro_batches = t->schedule->shape.micro_batches;
     double makespan_s = 0;
     for (uint32_t rank = 0; rank < t->schedule->shape.ranks; rank++)
         t->free_s[rank] = t->host_s[rank] = t->from_s[rank];
     memset(t->link_s, 0, 4 * t->schedule->shape.ranks * sizeof *t->link_s);
+    if (costs->posted)
+        return take_turns(t, costs);
     for (uint32_t k = 0; k < t->order.count; k++) {
-        uint32_t i = t->order.order[k], rank = links[i].rank;
-        double begin_s = later(t->free_s[rank], arrives_s(t, costs, i));
-        double takes_s = pass_s(&passes[i], &costs->stages[links[i].stage], micro_batches);
+        const uint32_t i = t->order.order[k];
+        double arrived_s = arrives_s(t, costs, i);
         if (t->order.send == DTP_SEND_BLOCKING)
-            begin_s = later(begin_s, sent_s(t, costs, i));
-        t->host_s[rank] += launch_s(&passes[i], &costs->stages[links[i].stage]);
-        if (passes[i].paired) {
-            t->host_s[rank] += launch_s(&passes[i + 1], &costs->stages[links[i + 1].stage]);
-            begin_s = later(begin_s, arrives_s(t, costs, i + 1));
-            takes_s += pass_s(&passes[i + 1], &costs->stages[links[i + 1].stage], micro_batches);
-            takes_s *= costs->pair_fraction;
-            t->begin_s[i + 1] = begin_s;
-            t->end_s[i + 1] = later(begin_s + takes_s, t->host_s[rank]);
+            arrived_s = later(arrived_s, sent_s(t, costs, i));
+        if (t->schedule->passes[i].paired) {
+            arrived_s = later(arrived_s, arrives_s(t, costs, i + 1));
             k++;
         }
-        t->begin_s[i] = begin_s;
-        t->end_s[i] = t->free_s[rank] = later(begin_s + takes_s, t->host_s[rank]);
-        makespan_s = later(makespan_s, t->end_s[i]);
+        makespan_s = later(makespan_s, run_pass(t, costs, i, arrived_s));
     }
     return makespan_s;
 }

@@ -25,8 +25,10 @@ struct dtp_stage_cost {
 struct dtp_schedule_costs {
     const struct dtp_stage_cost *stages; /* one for each stage */
     double pair_fraction; /* what a pair takes over the sum of its two passes: 1, nothing is gained by overlap */
-    bool early; /* by rendezvous a receive is posted before the pass before the one that needs it, as programs do
-                   (lower_transfers.c) */
+    bool early;  /* by rendezvous a receive is posted before the pass before the one that needs it, as programs do
+                    (lower_transfers.c), and a pair hides no transfer */
+    bool posted; /* and each rank sends and receives one thing after the other, in the order in which
+                    torch.distributed.pipelining posts it (lower/posted.c) */
 };
 
 /* A rank; idle times add up to makespan - busy. Warm-up lasts until its first backward begins, the drain begins with

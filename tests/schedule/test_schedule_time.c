@@ -440,6 +440,51 @@ static void test_receives_posted_early_by_hand(void **state)
     }
 }
 
+/* The same of 2 micro-batches, sent and received one thing after the other: F0 arrives at 4; F1, made at 2, is posted
+ * on rank 1 behind its F0, which ends at 5, and is there at 8. Rank 0 receives B0 behind its F1: rank 1 makes it at 9,
+ * for it stands behind F1 there, so that it is there at 12, and B1 3 later. */
+static void test_posted_in_turns_by_hand(void **state)
+{
+    (void)state;
+    struct timed t;
+    timed_make(&t, (struct dtp_schedule_shape){DTP_SCHEDULE_GPIPE, 2, 2, 0, 0}, DTP_SEND_RENDEZVOUS);
+    for (int i = 0; i < 2; i++)
+        t.stages[i] = (struct dtp_stage_cost){.forward_s = 1, .send_s = 3};
+    const struct dtp_schedule_costs costs = {t.stages, 1, true, true};
+    dtp_schedule_timer_run(t.timer, &costs, &t.timing);
+    expect("F0 of rank 1", &t, t.timing.begin_s[t.schedule.first[1]], 4);
+    expect("F1 of rank 1", &t, t.timing.begin_s[t.schedule.first[1] + 1], 8);
+    expect("B0 of rank 0", &t, t.timing.begin_s[2], 12);
+    expect("the makespan", &t, t.timing.makespan_s, 15);
+    timed_release(&t);
+}
+
+/* A pair hides what it sends from costs as they are published, not from those of a program, which is slower. */
+static void test_pairs_send_too(void **state)
+{
+    (void)state;
+    struct timed t;
+    timed_make(&t, (struct dtp_schedule_shape){DTP_SCHEDULE_DUALPIPE, 4, 12, 0, 0}, DTP_SEND_RENDEZVOUS);
+    dtp_stage_costs_equal(&t.schedule, 1, 1, 1, 0.1, t.stages);
+    const double hidden_s = dtp_schedule_timer_makespan(t.timer, &(struct dtp_schedule_costs){t.stages, 1}),
+                 sent_s = dtp_schedule_timer_makespan(t.timer, &(struct dtp_schedule_costs){t.stages, 1, true});
+    assert_true(sent_s > hidden_s + CLOSE);
+    timed_release(&t);
+}
+
+/* What the last micro-batch takes besides stands before what it sends: 1F1B of 2 and 2 as by hand above, where rank 1
+ * ends at 16 and rank 0 at 19; each last backward takes 5 more. */
+static void test_last_backward_by_hand(void **state)
+{
+    (void)state;
+    struct timed t;
+    timed_make(&t, (struct dtp_schedule_shape){DTP_SCHEDULE_1F1B, 2, 2, 0, 0}, DTP_SEND_BUFFERED);
+    t.stages[0] = (struct dtp_stage_cost){.forward_s = 1, .backward_s = 1, .weight_s = 1, .send_s = 1, .last_s = 5};
+    t.stages[1] = (struct dtp_stage_cost){.forward_s = 3, .backward_s = 2, .weight_s = 2, .last_s = 5};
+    expect("the makespan", &t, dtp_schedule_timer_makespan(t.timer, &(struct dtp_schedule_costs){t.stages, 1}), 29);
+    timed_release(&t);
+}
+
 /* ---- costs at random ------------------------------------------------------------------------------------------------
  */
 
@@ -506,6 +551,9 @@ int main(void)
         cmocka_unit_test(test_rendezvous_by_hand),
         cmocka_unit_test(test_launches_by_hand),
         cmocka_unit_test(test_receives_posted_early_by_hand),
+        cmocka_unit_test(test_posted_in_turns_by_hand),
+        cmocka_unit_test(test_pairs_send_too),
+        cmocka_unit_test(test_last_backward_by_hand),
         cmocka_unit_test(test_any_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,8 +127,8 @@ static void test_formulas_of_pipelines(void **state)
     check_ratios("memory estimated", ratios[MEMORY], count, 80, 0.6, 1.8); /* was 56 %, from 0.13 */
     check_ratios("memory bounded", ratios[BOUND], count, 76, 0.6, 1.8);    /* was 50 % */
     check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.1); /* was to 1.48; of it only the most is held */
-    /* Tails are DDP's under PyTorch over slow links and DualPipe's second copy; was 25 %, from 0 to 100. */
-    check_ratios("step", ratios[STEP], count, 60, 0.15, 2);
+    /* Tails are DualPipe's second copy and DDP's over slow links; was 25 %, from 0 to 100. */
+    check_ratios("step", ratios[STEP], count, 60, 0.3, 2);
     int between = 0;
     for (size_t i = 0; i < count; i++)
         between += ratios[STEP][i] > 0.8 && ratios[STEP][i] < 1.3;
