@@ -52,6 +52,16 @@ static double split_s(const struct dtp_pipeline_parts *p, const struct dtp_stage
     return (stage->layers * (kind.matrices + 2.0) + (stage->head ? 2 : 0)) * dtp_calibration.split_group_s;
 }
 
+/* A host that reads how many rows experts have got waits for its GPU in each layer, and is never ahead of a pass. */
+static struct dtp_stage_cost never_ahead(struct dtp_stage_cost c)
+{
+    c.forward_s = fmax(c.forward_s, c.launch_forward_s);
+    c.backward_s = fmax(c.backward_s, c.launch_backward_s);
+    c.weight_s = fmax(c.weight_s, c.launch_weight_s);
+    c.launch_forward_s = c.launch_backward_s = c.launch_weight_s = 0;
+    return c;
+}
+
 /* Half of what is exchanged is forward's. Of kernels backward launches twice forward's, as many for weights as for
  * inputs. */
 static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage,
@@ -61,7 +71,7 @@ static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const s
     const double ends_s = stage->head ? p->ends.device_s : 0, layers_s = t.device_s - ends_s,
                  half_s = exchanges ? t.exchanged_s / 2 : 0;
     const double delayed = fmin(p->plan->executor.delay_wgrad, stage->layers);
-    return (struct dtp_stage_cost){
+    const struct dtp_stage_cost cost = {
         .forward_s = layers_s * p->shares.forward_s + ends_s / 3 + half_s,
         .backward_s = layers_s * p->shares.backward_s + ends_s / 3 + half_s,
         .weight_s = layers_s * p->shares.weight_s + ends_s / 3,
@@ -72,6 +82,7 @@ static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const s
         .launch_weight_s = t.launched_s / 3,
         .launch_split_s = split_s(p, stage),
     };
+    return p->transformer->experts ? never_ahead(cost) : cost;
 }
 
 /* Of ranks on average; of a schedule that goes two ways a micro-batch passes one of a rank's stages. */
