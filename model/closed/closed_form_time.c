@@ -436,8 +436,7 @@ static void add_compute(const struct dtp_timing *c, struct dtp_time *time, struc
     window->forward_s = m.matmul_forward_s / speedup + m.attention_forward_s + m.memory_forward_s;
     window->backward_s = time->compute_s / n - window->forward_s - window->head_s;
     note_compute(c, &m, weights, gaps, speedup, n);
-    c->parts->launch_s = launch_s;
-    c->parts->host_s = time->host_launch_s;
+    c->parts->launch_s = launch_s, c->parts->host_s = time->host_launch_s;
     c->parts->forward_window_s = window->forward_s;
     c->parts->backward_window_s = window->backward_s;
     c->parts->head_window_s = window->head_s;
@@ -549,8 +548,7 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->contention_s = dtp_timing_contention_s(&c, communication, out, parts->not_hidden_s);
     const struct dtp_time of_state = *out;
     parts->exchanged_s = dtp_context_add_time(&c, communication, out) + dtp_expert_add_time(&c, communication, out);
-    parts->not_hidden_s += parts->exchanged_s;
-    out->exposed_communication_s = parts->not_hidden_s + parts->contention_s;
+    parts->not_hidden_s += parts->exchanged_s, out->exposed_communication_s = parts->not_hidden_s + parts->contention_s;
     parts->device_s = out->compute_s;
     add_launch_bound(out);
     dtp_timing_add_offload(&c, communication, &window, out);

@@ -62,8 +62,8 @@ static struct dtp_stage_cost never_ahead(struct dtp_stage_cost c)
     return c;
 }
 
-/* Half of what is exchanged is forward's. Of kernels backward launches twice forward's, as many for weights as for
- * inputs. */
+/* Half of what is exchanged is forward's. Of kernels backward is taken to launch twice forward's, as many for weights
+ * as for inputs: assumed, no count says it. */
 static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage,
                                      bool exchanges)
 {

@@ -2,8 +2,9 @@
  * holds, and the schedule's passes walked with that (dtp_schedule_steps).
  *
  * Three numbers say what a stage takes: its kernels, its host's launches of them, and what its ranks exchange between
- * matmuls. Hosts launch one pass behind the other and wait for nobody, so a pass ends when its kernels and exchanges
- * are through and it has been launched; what a stage exchanges hides where it waits for its launches. */
+ * matmuls. Hosts launch one pass behind the other and wait for nobody (but for experts' rows), so a pass ends when its
+ * kernels and exchanges are through and it has been launched; what a stage exchanges hides where it waits for its
+ * launches. */
 #ifndef DTP_PIPELINE_TIME_H
 #define DTP_PIPELINE_TIME_H
 
