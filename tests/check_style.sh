@@ -3,7 +3,8 @@
 #
 # At most 120 columns a line (a comment that cannot be broken, a string), 80 lines a function, 600 lines a file. A header
 # of fewer than 30 lines is the interface of the source of its name beside it, or defines by itself what it names (inline
-# functions, sizes, a struct): prototypes of functions in other sources belong to one header of their folder.
+# functions, sizes, a struct): prototypes of functions in other sources belong to one header of their folder. CHANGES has
+# 120 columns, too.
 # Without files: all that are tracked, or lie there where git knows none; and each rule is tried on a file that breaks it.
 set -euo pipefail
 
@@ -62,6 +63,7 @@ else
         [[ ! -e $file ]] || present+=("$file") # git knows it still where it was removed a moment ago
     done
     check "${present[@]}" >"$scratch/found"
+    awk 'length > 120 { printf "CHANGES:%d: %d columns; break it at 120\n", FNR, length }' CHANGES >>"$scratch/found"
 
     # planted NAME WORDS: a file of that name, which breaks a rule, is found with these words.
     planted() {
