@@ -49,6 +49,11 @@ enum dtp_status dtp_context_scenario(const struct dtp_context *context, struct d
 /* The typed keys as axes, each a list of values. */
 enum dtp_status dtp_context_axes(const struct dtp_arguments *arguments, const struct dtp_catalog *catalog,
                                  const char *where, struct dtp_axes *axes, struct dtp_faults *faults);
+/* Refuses where no combination names a model, at `where` and `line` (NULL: the command line), with the words by which
+ * one is named, before a table is made of refusals that all say so. */
+enum dtp_status dtp_context_has_model(const struct dtp_catalog *catalog, const struct dtp_scenario *base,
+                                      const struct dtp_axes *axes, const char *where, size_t line,
+                                      struct dtp_faults *faults);
 /* Both of them; calls `use` with what was read. */
 enum dtp_status dtp_context_with_scenario(const struct dtp_context *context,
                                           enum dtp_status (*use)(const struct dtp_context *context,

@@ -257,6 +257,8 @@ enum dtp_status dtp_command_search(const struct dtp_context *context)
     if (status == DTP_OK)
         status = read_axes(context, &catalog, base, &axes);
     if (status == DTP_OK)
+        status = dtp_context_has_model(&catalog, base, &axes, NULL, 0, context->faults);
+    if (status == DTP_OK)
         status = exclude_gpus(context, &axes, &catalog);
     if (status == DTP_OK && !given(context->arguments, base, "tokens"))
         status = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,

@@ -214,6 +214,8 @@ static enum dtp_status read_axes(struct sweep *sweep)
     if (worst != DTP_ENVIRONMENT)
         worst = dtp_worse(worst, dtp_context_axes(a, &sweep->catalog, "command line", &sweep->axes, faults));
     if (worst == DTP_OK)
+        worst = dtp_context_has_model(&sweep->catalog, sweep->base, &sweep->axes, NULL, 0, faults);
+    if (worst == DTP_OK)
         worst = dtp_axes_count(&sweep->axes, &sweep->rows, faults);
     if (worst == DTP_OK && sweep->base) /* single values once, for all */
         worst = dtp_axes_apply(&sweep->axes, 0, false, sweep->base, faults);

@@ -114,6 +114,27 @@ enum dtp_status dtp_context_axes(const struct dtp_arguments *arguments, const st
     return worst;
 }
 
+enum dtp_status dtp_context_has_model(const struct dtp_catalog *catalog, const struct dtp_scenario *base,
+                                      const struct dtp_axes *axes, const char *where, size_t line,
+                                      struct dtp_faults *faults)
+{
+    size_t count;
+    const struct dtp_scenario_key *keys = dtp_scenario_keys(&count);
+    struct dtp_faults own = {0};
+    struct dtp_job job;
+    for (size_t i = 0; i < count; i++) {
+        bool given = dtp_scenario_get(base, keys[i].key) != NULL;
+        for (size_t k = 0; k < axes->count; k++)
+            given |= strcmp(axes->axes[k].key, keys[i].key) == 0;
+        if (given && strcmp(keys[i].section, "model") == 0)
+            return DTP_OK;
+    }
+    enum dtp_status status = dtp_scenario_resolve(base, catalog, &job, &own); /* says which words name one */
+    for (size_t i = 0; i < own.count && i < DTP_FAULTS_KEPT; i++)
+        dtp_fault(faults, own.status, where, line, "%s", own.text[i]);
+    return status;
+}
+
 enum dtp_status dtp_context_with_scenario(const struct dtp_context *context,
                                           enum dtp_status (*use)(const struct dtp_context *context,
                                                                  const struct dtp_catalog *catalog,

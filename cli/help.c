@@ -14,6 +14,7 @@
 #define NARROW_COLUMNS 72
 
 #define USAGE_COLUMN 7
+#define TITLE_COLUMN 12
 
 static const struct dtp_command_help helps[DTP_COMMAND_COUNT] = {
     [DTP_COMMAND_PLAN] =
@@ -370,6 +371,19 @@ const struct dtp_command_help *dtp_help_of(enum dtp_command command)
     return &helps[command];
 }
 
+const char *dtp_help_title(enum dtp_command command, char *out, size_t bytes)
+{
+    const char *words = helps[command].words, *stop = strstr(words, ". ");
+    size_t end = strcspn(words, ":;");
+    if (stop && (size_t)(stop - words) < end)
+        end = (size_t)(stop - words);
+    snprintf(out, bytes, "%.*s", (int)end, words);
+    out[0] = (char)(out[0] >= 'A' && out[0] <= 'Z' ? out[0] - 'A' + 'a' : out[0]);
+    if (out[0] && out[strlen(out) - 1] == '.')
+        out[strlen(out) - 1] = '\0';
+    return out;
+}
+
 const char *dtp_exit_status_words(int status)
 {
     static const char *const words[] = {
@@ -405,6 +419,13 @@ void dtp_help_command(enum dtp_command command, const struct dtp_page *page)
     print_exit_status(page);
 }
 
+/* "  search     finds which GPUs ... within deadline and budget". */
+static void print_title(const struct dtp_page *page, const char *command, const char *title)
+{
+    fprintf(page->file, "  %-*s", TITLE_COLUMN - 2, command);
+    dtp_page_wrap(page, TITLE_COLUMN, TITLE_COLUMN, title);
+}
+
 void dtp_help_program(const struct dtp_page *page)
 {
     dtp_page_wrap(page, 0, 0,
@@ -412,16 +433,17 @@ void dtp_help_program(const struct dtp_page *page)
                   "memory, communication, step time, throughput and cost.");
     fputc('\n', page->file);
     print_usage(page, helps[DTP_COMMAND_PLAN].usage);
-    for (int i = DTP_COMMAND_PLAN + 1; i < DTP_COMMAND_COUNT; i++) {
-        fprintf(page->file, "%*s", USAGE_COLUMN, "");
-        dtp_page_wrap(page, USAGE_COLUMN, USAGE_COLUMN + 4, helps[i].usage);
-    }
+    fprintf(page->file, "%*sdtplan COMMAND ...\n", USAGE_COLUMN, "");
     print_examples(page, &helps[DTP_COMMAND_PLAN]);
     dtp_page_heading(page, "COMMANDS", "");
-    for (int i = 0; i < DTP_COMMAND_COUNT; i++)
-        print_flag(page, dtp_command_text((enum dtp_command)i), NULL, helps[i].words);
+    for (int i = 0; i < DTP_COMMAND_COUNT; i++) {
+        char title[DTP_HELP_TITLE_BYTES];
+        enum dtp_command command = (enum dtp_command)i;
+        print_title(page, dtp_command_text(command), dtp_help_title(command, title, sizeof title));
+    }
     print_exit_status(page);
-    fputs("\nAll keys and options of a command: dtplan help COMMAND\n", page->file);
+    fputc('\n', page->file);
+    dtp_page_wrap(page, 0, 0, "Usage, all keys and options of a command, and examples: dtplan help COMMAND");
 }
 
 enum dtp_status dtp_command_help(const struct dtp_context *context)

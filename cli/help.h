@@ -12,6 +12,9 @@ struct dtp_command_help {
     const char *examples[DTP_HELP_EXAMPLES][2]; /* command, what it does; NULL behind the last */
 };
 const struct dtp_command_help *dtp_help_of(enum dtp_command command);
+/* Of its words the first sentence, as a title has it: "predicts memory, ... of one training job". Returns `out`. */
+#define DTP_HELP_TITLE_BYTES 200
+const char *dtp_help_title(enum dtp_command command, char *out, size_t bytes);
 /* What exit status `status`, 0 to 3, means. */
 const char *dtp_exit_status_words(int status);
 

@@ -21,21 +21,6 @@ static void put(FILE *file, const char *text)
             fputc(*c, file);
 }
 
-/* The first sentence, as a title has it: "predicts memory, ... of one training job". */
-static void put_title(FILE *file, const char *words)
-{
-    char title[200];
-    size_t end = strcspn(words, ":;");
-    const char *stop = strstr(words, ". ");
-    if (stop && (size_t)(stop - words) < end)
-        end = (size_t)(stop - words);
-    snprintf(title, sizeof title, "%.*s", (int)end, words);
-    title[0] = (char)(title[0] >= 'A' && title[0] <= 'Z' ? title[0] - 'A' + 'a' : title[0]);
-    if (title[0] && title[strlen(title) - 1] == '.')
-        title[strlen(title) - 1] = '\0';
-    put(file, title);
-}
-
 static void put_options(enum dtp_command command, FILE *file)
 {
     size_t count;
@@ -96,7 +81,8 @@ void dtp_man_command(enum dtp_command command, FILE *file)
     for (const char *c = name; *c; c++)
         fputc(*c >= 'a' && *c <= 'z' ? *c - 'a' + 'A' : *c, file);
     fprintf(file, " 1 \"\" \"dtplan %s\" \"dtplan\"\n.SH NAME\ndtplan\\-%s \\- ", DTPLAN_VERSION, name);
-    put_title(file, help->words);
+    char title[DTP_HELP_TITLE_BYTES];
+    put(file, dtp_help_title(command, title, sizeof title));
     fputs("\n.SH SYNOPSIS\n", file);
     put(file, help->usage);
     fputs("\n.SH DESCRIPTION\n", file);

@@ -102,6 +102,9 @@ static enum dtp_status finish_group(struct dtp_validate_list *list, struct dtp_v
     status = dtp_context_axes(&group->arguments, catalog, group->where, &group->axes, faults);
     enum dtp_status typed = dtp_context_axes(context->arguments, catalog, "command line", &group->axes, faults);
     status = dtp_worse(status, typed);
+    if (status == DTP_OK)
+        status = dtp_context_has_model(catalog, group->base, &group->axes, group->line ? group->word : NULL,
+                                       group->line, faults);
     if (status == DTP_OK && refit)
         status = set_refit(group, catalog, refit, faults);
     if (status == DTP_OK)

@@ -232,6 +232,7 @@ grep -q '"micro_batch": 3' out || failed "a flag overrides the file, whatever th
 
 # ---- five careless uses ------------------------------------------------------------------------------------------------
 
+printf -- '--model gpt-2 --gpus 1\n--gpus 2\n' >no-model.scenarios
 {
     careless() {
         echo "\$ dtplan $*"
@@ -242,6 +243,10 @@ grep -q '"micro_batch": 3' out || failed "a flag overrides the file, whatever th
     careless paln --params 7e9
     careless --params 7e9 --gpus 0 --gpu h10 --micro-bacth 3 --strategy ful_shard
     careless --gpus 8
+    careless validate # no table of refusals where no combination names a model
+    careless sweep --gpus 8,16
+    careless search --tokens 1T
+    careless validate no-model.scenarios
     careless --params 7e9 --gpus 12
     careless --params 7e9 --heads 33
     careless --params
@@ -274,6 +279,9 @@ grep -q '"micro_batch": 3' out || failed "a flag overrides the file, whatever th
     careless --model llama-3.1-8b --runtime megatron --strategy ddp --unfused-rope --fused-qkv-rope
 } >cli_errors.txt
 compare cli_errors.txt
+# What there is fits a screen or two; the rest is said of each command.
+run help
+(($(wc -l <out) <= 70)) || failed "help: $(wc -l <out) lines"
 run help catalog
 cp out cli_help_catalog.txt
 compare cli_help_catalog.txt
