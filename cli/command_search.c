@@ -2,6 +2,7 @@
 #include "cli/command.h"
 
 #include "base/append.h"
+#include "base/number.h"
 #include "cli/progress.h"
 #include "cli/stop.h"
 #include "record/search_report.h"
@@ -12,7 +13,11 @@
 #include <string.h>
 
 #define DEFAULT_MAX_GPUS 1024u
-#define SIMULATED 24u /* candidates */
+#define SIMULATED 24u     /* candidates */
+#define DEFAULT_SEQ 2048u /* tokens, where nobody says */
+/* Tokens that ranks of context parallelism keep at least, where nobody gives cp: NeMo's recipe of Llama 3 70B has 8,192
+ * on two ranks, Llama 3 405B (table 4 of its paper) 131,072 on 16. Of shorter ones each rank's kernels are small. */
+#define CONTEXT_RANK_TOKENS 4096u
 
 static const struct {
     const char *key, *values;
@@ -86,6 +91,21 @@ static bool has_experts(const struct dtp_arguments *a, const struct dtp_scenario
     return preset && preset->experts;
 }
 
+/* Of numbers of ranks those that leave each as many tokens; all of them where the sequence is a list. */
+static const char *ranks_of_sequence(const char *seq, const char *list, char *out, size_t bytes)
+{
+    uint64_t tokens = DEFAULT_SEQ;
+    if (seq && !dtp_number_parse_integer(seq, true, 1, UINT32_MAX, &tokens))
+        return list;
+    snprintf(out, bytes, "1");
+    for (const char *next = strchr(list, ','); next; next = strchr(next + 1, ',')) {
+        uint64_t ranks = strtoull(next + 1, NULL, 10);
+        if (tokens >= ranks * CONTEXT_RANK_TOKENS)
+            dtp_append(out, bytes, ",%" PRIu64, ranks);
+    }
+    return out;
+}
+
 /* What the search takes for a key nobody gave: the table's, or what depends on others. NULL: no axis at all. */
 static const char *default_values(const struct dtp_arguments *a, const struct dtp_scenario *base,
                                   const struct dtp_catalog *catalog, size_t index, char *out, size_t bytes)
@@ -107,6 +127,8 @@ static const char *default_values(const struct dtp_arguments *a, const struct dt
         return given(a, base, "global_batch") || given(a, base, "global_batch_tokens") ? NULL : "1,2,4,8";
     if (axis && !(runtime && runtime->splits & axis && is_one_kind_of_gpu(a, base)))
         return NULL;
+    if (strcmp(key, "cp") == 0)
+        return ranks_of_sequence(given(a, base, "seq"), defaults[index].values, out, bytes);
     if (strcmp(key, "ep") == 0 &&
         !(runtime && runtime->expert_parallel && is_one_kind_of_gpu(a, base) && has_experts(a, base, catalog)))
         return NULL;

@@ -35,7 +35,7 @@
     X("gpus", NULL) /* 1, 2, 4, ... up to the largest allowed */                                                       \
     X("tp", "1,2,4,8")                                                                                                 \
     X("pp", "1,2,4,8,16")                                                                                              \
-    X("cp", "1,2,4,8")                                                                                                 \
+    X("cp", "1,2,4,8")          /* of a sequence that leaves each rank enough tokens */                                \
     X("ep", "1,2,4,8,16,32,64") /* of models with experts alone */                                                     \
     X("precision", "bf16-mixed,bf16,fp8-tensorwise")                                                                   \
     X("virtual_stages", "1,2,3,4,5,6,8,10")                                                                            \

@@ -323,8 +323,9 @@ enum dtp_status dtp_axes_count(const struct dtp_axes *axes, uint64_t *out, struc
     if (product <= DTP_AXES_MAX_COMBINATIONS)
         return DTP_OK;
     return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                     "%s are %.3g combinations, at most %u are computed; take fewer values", counts, product,
-                     DTP_AXES_MAX_COMBINATIONS);
+                     "%s are %.3g combinations, at most %u are computed; take fewer values, of what you know one: "
+                     "--precision bf16-mixed",
+                     counts, product, DTP_AXES_MAX_COMBINATIONS);
 }
 
 /* How many combinations pass before an axis moves on. */

@@ -436,6 +436,10 @@ static void print_advice(const struct dtp_report *report, const struct dtp_page 
         print_change(report, &advice->changes[i], i == 0 ? 2 : 5, page);
         dtp_page_ink(page, DTP_INK_PLAIN);
     }
+    if (advice->kind == DTP_ADVICE_HOPELESS && report->job.plan.tp * report->job.plan.pp == 1)
+        dtp_page_say(page, 2, 2,
+                     "no layer was divided: dtplan search --runtime megatron, with this model, one --gpu and --tokens, "
+                     "tries tp, pp and, of experts, ep");
     if (report->simulated && advice->count > 0)
         dtp_page_print(page, DTP_INK_DIM,
                        "  by formulas, this plan's figures too; dtplan whatif simulates each change\n");

@@ -338,7 +338,17 @@ static void say_limits(const struct dtp_search_relax *r, const struct dtp_traini
                  duration(r->free_deadline_s, until), dtp_page_figure(r->free_budget_usd, usd, sizeof usd));
 }
 
-static void print_relax(const struct dtp_search *search, const struct dtp_page *page)
+/* Whether the model itself was divided, or asked not to be. */
+static bool varies(const struct dtp_search_question *question, const char *key)
+{
+    bool found = dtp_scenario_get(question->base, key) != NULL;
+    for (size_t i = 0; i < question->axes->count; i++)
+        found |= strcmp(question->axes->axes[i].key, key) == 0;
+    return found;
+}
+
+static void print_relax(const struct dtp_search_question *question, const struct dtp_search *search,
+                        const struct dtp_page *page)
 {
     const struct dtp_search_relax *r = &search->relax;
     text missing;
@@ -355,6 +365,10 @@ static void print_relax(const struct dtp_search *search, const struct dtp_page *
             page, 2, 2,
             "the nearest lacks %s on each GPU: allow more GPUs (--max-gpus), others (--gpu any) or a shorter --seq",
             dtp_number_format_memory((uint64_t)r->missing_bytes, missing, sizeof missing));
+        if (!varies(question, "tp"))
+            dtp_page_say(page, 2, 2,
+                         "no layer was divided: with --runtime megatron and one --gpu, tp, pp and, of experts, ep are "
+                         "tried too");
     } else if (!r->any_ends) {
         dtp_page_say(page, 2, 2,
                      "whatever fits fails, or writes its checkpoints, for longer than it computes: fewer GPUs "
@@ -370,7 +384,7 @@ void dtp_search_text(const struct dtp_search_question *question, const struct dt
     if (search->recommended >= 0)
         print_recommended(question, search, page);
     else
-        print_relax(search, page);
+        print_relax(question, search, page);
     if (search->count)
         print_front(search, page);
     print_runner_up(search, page);

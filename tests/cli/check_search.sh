@@ -55,6 +55,18 @@ grep -q 'lacks' out || failed "what memory lacks"
 expect 1 search --model llama-2-7b --gpu h100-sxm --gpus 8 --global-batch 7 --tokens 1B
 grep -q 'refused' out || failed "why all is refused"
 
+# What divides layers is tried where a runtime has it, cp where the sequence is long enough; else it is said.
+experts=(search --model qwen3-30b-a3b --gpu h800 --gpus 64 --runtime megatron --strategy zero1 --precision bf16-mixed
+    --micro-batch 1 --accumulate 8 --checkpointing full --offload none --virtual-stages 1 --tokens 10B --fidelity bounds)
+expect 0 "${experts[@]}"
+page_says 'SEARCHED 140 combinations' || failed "a short sequence: $(grep -A1 SEARCHED out)"
+expect 0 "${experts[@]}" --seq 8k
+page_says 'SEARCHED 280 combinations' || failed "a long sequence: $(grep -A1 SEARCHED out)"
+expect 1 search --model deepseek-v3 --gpu h800 --gpus 256 --tokens 1T
+page_says 'no layer was divided: with --runtime megatron' || failed "what was not tried: $(cat out)"
+expect 1 plan --model deepseek-v3 --gpu h800 --gpus 256
+page_says 'no layer was divided: dtplan search --runtime megatron' || failed "what helps: $(tail -n 3 out)"
+
 # ---- stopped ---------------------------------------------------------------------------------------------------------------
 
 # Some ten seconds of two cores; a signal is sent once dtplan, no longer the shell it comes from, catches it: bit 2 of
