@@ -128,15 +128,16 @@ static void skip_value(int argc, char **argv, int *at)
         ++*at;
 }
 
-/* The value of argv[*at]: after '=', else the next argument (which is then used up). NULL after a fault. */
-static const char *take_value(int argc, char **argv, int *at, struct dtp_faults *faults)
+/* The value of argv[*at], `wanted` in help: after '=', else the next argument (which is then used up). NULL after a
+ * fault. */
+static const char *take_value(int argc, char **argv, int *at, const char *wanted, struct dtp_faults *faults)
 {
     const char *equals = strchr(argv[*at], '=');
     if (equals && strncmp(argv[*at], "--", 2) == 0)
         return equals + 1;
     /* "-3" is a value (for the number parser to refuse), "--json" is the next flag. */
     if (*at + 1 >= argc || strncmp(argv[*at + 1], "--", 2) == 0) {
-        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a value is missing; write %s VALUE", argv[*at], argv[*at]);
+        dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: a value is missing; write %s %s", argv[*at], argv[*at], wanted);
         return NULL;
     }
     return argv[++*at];
@@ -191,7 +192,7 @@ static void take_option(struct dtp_arguments *a, enum option option, int argc, c
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: this flag takes no value; write %s", flag, options[option].flag);
         return;
     }
-    if (options[option].value && !(value = take_value(argc, argv, at, faults)))
+    if (options[option].value && !(value = take_value(argc, argv, at, options[option].value, faults)))
         return;
     if (value && !*value) { /* most likely a variable that was never set: no file has that name, and some run first */
         dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s: its value is empty; write %s %s", options[option].flag,
@@ -306,7 +307,7 @@ static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at
         }
         value = "false";
     } else if (found && (found->value || strchr(flag, '='))) {
-        value = take_value(argc, argv, at, faults);
+        value = take_value(argc, argv, at, found->value ? found->value : "VALUE", faults);
     } else if (found && (is_switched_by_word(argc, argv, at, faults) || is_followed_by_word(argc, argv, at, faults))) {
         return true;
     }

@@ -61,16 +61,44 @@ static bool is_model(const struct dtp_catalog *catalog, const char *word)
     return access(word, F_OK) != 0 && dtp_catalog_model(catalog, word, NULL, 0, NULL);
 }
 
+/* A file that other programs have their settings in, by its ending, and no scenario. */
+static bool is_configuration(const char *path)
+{
+    static const char *const endings[] = {".toml", ".yaml", ".yml", ".json", ".sh"};
+    const char *ending = strrchr(path, '.');
+    struct dtp_scenario *scratch = NULL;
+    struct dtp_faults own = {0};
+    bool named = false;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        named |= ending && strcmp(ending, endings[i]) == 0;
+    if (!named || access(path, R_OK) != 0)
+        return false;
+    bool other = dtp_scenario_create(&scratch, &own) == DTP_OK && dtp_scenario_read(scratch, path, &own) != DTP_OK;
+    dtp_scenario_destroy(scratch);
+    return other;
+}
+
+static enum dtp_status read_word(const struct dtp_context *context, const struct dtp_catalog *catalog, const char *word,
+                                 struct dtp_scenario *out)
+{
+    if (is_model(catalog, word))
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0, "%s: no file, but a model; write --model %s", word,
+                         word);
+    if (is_configuration(word))
+        return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                         "%s: no scenario of dtplan's; a framework's configuration is read by --from %s, a model's "
+                         "config.json by --model %s",
+                         word, word, word);
+    return dtp_scenario_read(out, word, context->faults);
+}
+
 enum dtp_status dtp_context_files(const struct dtp_context *context, struct dtp_catalog *catalog,
                                   struct dtp_scenario **out)
 {
     const struct dtp_arguments *a = context->arguments;
     enum dtp_status worst = dtp_scenario_create(out, context->faults);
     for (size_t i = 0; i < a->word_count && *out; i++)
-        worst = dtp_worse(worst, is_model(catalog, a->words[i])
-                                     ? dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
-                                                 "%s: no file, but a model; write --model %s", a->words[i], a->words[i])
-                                     : dtp_scenario_read(*out, a->words[i], context->faults));
+        worst = dtp_worse(worst, read_word(context, catalog, a->words[i], *out));
     if (*out && context->scenario)
         worst = dtp_worse(
             worst, dtp_scenario_parse(*out, "scenario", context->scenario, strlen(context->scenario), context->faults));

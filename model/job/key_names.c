@@ -56,6 +56,52 @@ const struct dtp_scenario_alias *dtp_key_value_alias(enum dtp_key key, const cha
     return NULL;
 }
 
+const char *dtp_key_value_meant(enum dtp_key key, const char *value)
+{
+    static const struct {
+        enum dtp_key key;
+        const char *word, *meant;
+    } rows[] = {
+        {DTP_KEY_strategy, "fsdp2", "write full_shard, which is FSDP2"},
+        {DTP_KEY_strategy, "fsdp1", "write full_shard, and fsdp1 as a key of its own"},
+        {DTP_KEY_strategy, "deepspeed", "write zero1, zero2 or zero3, and runtime deepspeed"},
+        {DTP_KEY_strategy, "zero-infinity", "write zero3, and offload nvme"},
+        {DTP_KEY_strategy, "dp", "write ddp, or full_shard, which divides state among the ranks"},
+        {DTP_KEY_strategy, "tp", "tp, pp, cp and ep are keys of their own, beside a strategy"},
+        {DTP_KEY_strategy, "pp", "tp, pp, cp and ep are keys of their own, beside a strategy"},
+        {DTP_KEY_strategy, "3d", "tp, pp, cp and ep are keys of their own, beside a strategy"},
+        {DTP_KEY_strategy, "lora", "lora is a key of its own, of a rank: 16"},
+        {DTP_KEY_strategy, "qlora", "lora (a rank: 16) and base (nf4) are keys of their own"},
+        {DTP_KEY_runtime, "fsdp", "write torch, and strategy full_shard"},
+        {DTP_KEY_runtime, "fsdp2", "write torch, and strategy full_shard"},
+        {DTP_KEY_runtime, "ddp", "write torch, and strategy ddp"},
+        {DTP_KEY_runtime, "torchtitan", "write torch; its configuration is read by --from"},
+        {DTP_KEY_runtime, "hf", "write peft: Transformers' layers, with adapters or without"},
+        {DTP_KEY_runtime, "trl", "write peft: Transformers' layers, with adapters or without"},
+        {DTP_KEY_runtime, "axolotl", "write peft: Transformers' layers; its configuration is read by --from"},
+        {DTP_KEY_checkpointing, "true", "write full"},
+        {DTP_KEY_checkpointing, "on", "write full"},
+        {DTP_KEY_checkpointing, "false", "write none"},
+        {DTP_KEY_checkpointing, "off", "write none"},
+        {DTP_KEY_offload, "true", "write optimizer, params or nvme"},
+        {DTP_KEY_precision, "fp4", "write nvfp4"},
+        {DTP_KEY_precision, "mixed", "write bf16-mixed or fp16-mixed"},
+        {DTP_KEY_base, "4bit", "write nf4, or nf4-double with its scales in 8 bits"},
+        {DTP_KEY_base, "8bit", "write int8"},
+        {DTP_KEY_lora, "true", "it is the rank of the adapters: 16"},
+        {DTP_KEY_attention, "fa2", "write flash2"},
+        {DTP_KEY_attention, "fa3", "write flash: the fastest kernel of the runtime and the GPU"},
+        {DTP_KEY_attention, "sdpa", "write flash"},
+        {DTP_KEY_attention, "eager", "write math"},
+        {DTP_KEY_loss, "liger", "write fused"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].key == key && dtp_names_equal(rows[i].word, value))
+            return rows[i].meant;
+    bool digit = *value >= '0' && *value <= '9';
+    return digit && (strchr(value, ',') || strstr(value, "..")) ? "lists and ranges are for sweep and search" : NULL;
+}
+
 const char *dtp_scenario_key_choices(const struct dtp_scenario_key *key, char *out, size_t bytes)
 {
     if (!key->value)

@@ -111,9 +111,11 @@ enum dtp_status dtp_scenario_set(struct dtp_scenario *scenario, const char *key,
         return dtp_fault_about(faults, DTP_BAD_INPUT, where, line, dtp_key_name(index), "has no value");
     struct dtp_draft scratch; /* written, never read */
     char why[256];
-    if (!dtp_key_apply(index, value, &scratch, why, sizeof why))
-        return dtp_fault_about(faults, DTP_BAD_INPUT, where, line, dtp_key_name(index), "'%.64s' is not %s", value,
-                               why);
+    if (!dtp_key_apply(index, value, &scratch, why, sizeof why)) {
+        const char *meant = dtp_key_value_meant(index, value);
+        return dtp_fault_about(faults, DTP_BAD_INPUT, where, line, dtp_key_name(index), "'%.64s' is not %s%s%s", value,
+                               why, meant ? "; " : "", meant ? meant : "");
+    }
     return keep(scenario, index, value, where, line, alias, faults);
 }
 

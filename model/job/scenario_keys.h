@@ -70,6 +70,8 @@ struct dtp_scenario {
  * that word's row, or NULL. */
 enum dtp_key dtp_key_find_word(const char *name, const struct dtp_scenario_alias **alias);
 enum dtp_key dtp_key_find(const char *name);
+/* What a value that the key does not have most likely means, as "write ..."; NULL: nobody's word for anything here. */
+const char *dtp_key_value_meant(enum dtp_key key, const char *value);
 /* The row of a word that people type for a value of this key, or NULL. */
 const struct dtp_scenario_alias *dtp_key_value_alias(enum dtp_key key, const char *value);
 const struct dtp_scenario_key *dtp_key_row(enum dtp_key key);

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define SHAPE_TOLERANCE 0.02 /* of --params beside a shape: what "7B" may mean */
 
@@ -37,20 +36,18 @@ static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *ou
     if (dtp_model_is_file(model)) {
         struct dtp_hf_config now;
         const struct dtp_hf_config *config = dtp_catalog_config(r->catalog, model);
+        const char *name = config ? NULL : dtp_model_hub_name(model);
+        if (name &&
+            dtp_catalog_model(r->catalog, name, where_of(r, DTP_KEY_model), line_of(r, DTP_KEY_model), r->faults)) {
+            refuse(r, DTP_KEY_model, "'%s' without a folder is a preset; leave the folder out", name);
+            return false;
+        }
         enum dtp_status status = config ? DTP_OK : dtp_hf_config_read(model, &now, r->faults);
         worsen(r, status);
         config = config ? config : &now;
         *out = config->transformer;
         if (config->unused[0])
             dtp_note_model(r, "not used of the file: %s", config->unused);
-        /* "meta-llama/Llama-3.1-8B", as a model is called on its hub: the preset of that name, or the nearest. A
-         * file, or a path that begins with . or /, is no such name. */
-        const char *slash = strchr(model, '/'), *end = strrchr(model, '.');
-        if (status == DTP_OK || !slash || !slash[1] || strchr(slash + 1, '/') || *model == '.' || slash == model ||
-            (end && !strcmp(end, ".json")) || access(model, F_OK) == 0)
-            return status == DTP_OK;
-        if (dtp_catalog_model(r->catalog, slash + 1, where_of(r, DTP_KEY_model), line_of(r, DTP_KEY_model), r->faults))
-            refuse(r, DTP_KEY_model, "'%s' without a folder is a preset; leave the folder out", slash + 1);
         return status == DTP_OK;
     }
     const struct dtp_transformer *preset =

@@ -132,6 +132,7 @@ struct keyed {
     const char *items;
     size_t count, item_bytes;
     const char *words, *page; /* for messages; of `dtplan catalog` */
+    const char *others;       /* where those are that it does not have */
 };
 
 static const char *key_at(const struct keyed *keyed, size_t index)
@@ -174,8 +175,8 @@ static void refuse_name(const struct dtp_catalog *catalog, const struct keyed *k
         if (!is_offered(&nearest, find_key(keyed, catalog->aliases[i].key)))
             dtp_nearest_offer(&nearest, catalog->aliases[i].alias);
     dtp_nearest_text(&nearest, nearest_text, sizeof nearest_text);
-    dtp_fault(faults, DTP_BAD_INPUT, where, line, "unknown %s '%.64s'; %s%s`dtplan catalog %s` lists them",
-              keyed->words, name, nearest_text, *nearest_text ? " " : "", keyed->page);
+    dtp_fault(faults, DTP_BAD_INPUT, where, line, "unknown %s '%.64s'; %s%s`dtplan catalog %s` lists them%s",
+              keyed->words, name, nearest_text, *nearest_text ? " " : "", keyed->page, keyed->others);
 }
 
 static const void *look_up(const struct dtp_catalog *catalog, const struct keyed *keyed, const char *name,
@@ -193,7 +194,7 @@ static const void *look_up(const struct dtp_catalog *catalog, const struct keyed
 const struct dtp_gpu *dtp_catalog_gpu(const struct dtp_catalog *catalog, const char *name, const char *where,
                                       size_t line, struct dtp_faults *faults)
 {
-    struct keyed keyed = {(const char *)catalog->gpus, catalog->gpu_count, sizeof *catalog->gpus, "GPU", "gpus"};
+    struct keyed keyed = {(const char *)catalog->gpus, catalog->gpu_count, sizeof *catalog->gpus, "GPU", "gpus", ""};
     if (dtp_names_equal(name, DTP_HOST_KEY) && *catalog->host_gpu.key)
         return &catalog->host_gpu;
     return look_up(catalog, &keyed, name, where, line, faults);
@@ -213,16 +214,20 @@ const struct dtp_machine *dtp_catalog_machine(const struct dtp_catalog *catalog,
         dtp_fault(faults, DTP_BAD_INPUT, where, line, "the machine file '%.200s' was not read", name);
         return NULL;
     }
-    struct keyed keyed = {(const char *)catalog->machines, catalog->machine_count, sizeof *catalog->machines, "machine",
-                          "machines"};
+    struct keyed keyed = {
+        (const char *)catalog->machines, catalog->machine_count, sizeof *catalog->machines, "machine", "machines", ""};
     return look_up(catalog, &keyed, name, where, line, faults);
 }
 
 const struct dtp_transformer *dtp_catalog_model(const struct dtp_catalog *catalog, const char *name, const char *where,
                                                 size_t line, struct dtp_faults *faults)
 {
-    struct keyed keyed = {(const char *)catalog->models, catalog->model_count, sizeof *catalog->models, "model",
-                          "models"};
+    struct keyed keyed = {(const char *)catalog->models,
+                          catalog->model_count,
+                          sizeof *catalog->models,
+                          "model",
+                          "models",
+                          ", --model FILE.json reads a config.json"};
     return look_up(catalog, &keyed, name, where, line, faults);
 }
 

@@ -103,6 +103,9 @@ const struct dtp_measured_machine *dtp_catalog_measured(const struct dtp_catalog
 
 /* Whether a model is named by a file: it ends in .json, or holds a '/'. */
 bool dtp_model_is_file(const char *name);
+/* Of "meta-llama/Llama-3.1-8B", as a model is called on its hub, what stands behind the folder; borrowed. NULL of a
+ * file that is there and of a path that begins with . or /, which are no such names. */
+const char *dtp_model_hub_name(const char *name);
 /* Reads each file among the models in `names` (one, or several with commas between) that was not read before, so that
  * whoever resolves many jobs reads it once. Files that are refused are left to the resolution, which says why. */
 enum dtp_status dtp_catalog_read_models(struct dtp_catalog *catalog, const char *names, struct dtp_faults *faults);

@@ -3,11 +3,20 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 bool dtp_model_is_file(const char *name)
 {
     size_t length = strlen(name);
     return strchr(name, '/') || (length > 5 && !strcmp(name + length - 5, ".json"));
+}
+
+const char *dtp_model_hub_name(const char *name)
+{
+    const char *slash = strchr(name, '/'), *end = strrchr(name, '.');
+    bool other = !slash || !slash[1] || strchr(slash + 1, '/') || *name == '.' || slash == name ||
+                 (end && !strcmp(end, ".json")) || access(name, F_OK) == 0;
+    return other ? NULL : slash + 1;
 }
 
 const struct dtp_hf_config *dtp_catalog_config(const struct dtp_catalog *catalog, const char *path)

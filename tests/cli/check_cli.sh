@@ -233,6 +233,7 @@ grep -q '"micro_batch": 3' out || failed "a flag overrides the file, whatever th
 # ---- five careless uses ------------------------------------------------------------------------------------------------
 
 printf -- '--model gpt-2 --gpus 1\n--gpus 2\n' >no-model.scenarios
+printf '[training]\nlocal_batch_size = 1\n' >titan.toml
 {
     careless() {
         echo "\$ dtplan $*"
@@ -249,6 +250,16 @@ printf -- '--model gpt-2 --gpus 1\n--gpus 2\n' >no-model.scenarios
     careless validate no-model.scenarios
     careless --params 7e9 --gpus 12
     careless --params 7e9 --heads 33
+    # Words that other programs have for it.
+    careless --params 7e9 --strategy fsdp2
+    careless --params 7e9 --runtime axolotl --checkpointing on
+    careless --params 7e9 --qlora
+    careless --params 7e9 --lora
+    careless --params 7e9 --tp 2,4
+    careless compare --tokens-per-s 3100
+    careless --model Qwen/Qwen3-32B
+    careless --model qwen9-32b
+    careless titan.toml
     careless --params
     careless simulate --params 7e9 --trace=
     careless --params 7e9 --max-seq --min-gpus --json --csv
