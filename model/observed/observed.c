@@ -31,7 +31,7 @@ enum dtp_status dtp_observed_parse(const char *path, const char *text, size_t by
         return dtp_read_nsys(path, text, out, faults);
     while (at < bytes && strchr(" \t\r\n", text[at]) && text[at])
         at++;
-    if (at < bytes && text[at] == '{')
+    if (at < bytes && text[at] == '{' && text[at + 1] != '\'') /* "{'loss': ...", Python's words, are no JSON */
         return dtp_read_kineto(path, text, bytes, out, faults);
     if (dtp_is_train_log(text)) /* its lines may begin with "[rank0]:" */
         return dtp_read_train_log(path, text, out, faults);

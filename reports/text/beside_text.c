@@ -12,11 +12,11 @@
 static void print_lines(const struct dtp_beside_line *lines, size_t count, double divisor, bool planned,
                         const struct dtp_page *page)
 {
-    static const char *const header[] = {"", "predicted", "recorded", "difference"};
+    static const char *const header[] = {"", "predicted", "recorded", "difference", "of it, %"};
     struct dtp_grid grid;
-    dtp_grid_create(&grid, planned ? "lrrr" : "lr");
+    dtp_grid_create(&grid, planned ? "lrrrr" : "lr");
     dtp_grid_row(&grid, DTP_INK_DIM);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (planned || i == 0 || i == 2)
             dtp_grid_cell(&grid, "%s", header[i]);
     for (size_t i = 0; i < count; i++) {
@@ -27,6 +27,10 @@ static void print_lines(const struct dtp_beside_line *lines, size_t count, doubl
         dtp_grid_cell(&grid, "%.3f", lines[i].measured / divisor);
         if (planned)
             dtp_grid_cell(&grid, "%+.3f", (lines[i].measured - lines[i].predicted) / divisor);
+        if (planned && lines[i].predicted > 0)
+            dtp_grid_cell(&grid, "%+.1f", 100 * (lines[i].measured / lines[i].predicted - 1));
+        else if (planned)
+            dtp_grid_cell(&grid, "-");
     }
     dtp_grid_end(&grid, page, 2);
 }
@@ -73,8 +77,15 @@ static void print_file(const struct dtp_compared *b, const struct dtp_observed *
 static void print_causes(const struct dtp_compared *b, const struct dtp_page *page)
 {
     dtp_page_heading(page, "LIKELY CAUSES", "each by its own evidence, the one that accounts for most first");
+    bool log_alone = true;
+    for (size_t i = 0; i < b->count; i++)
+        log_alone &= b->observed[i].what == DTP_OBSERVED_LOG;
     if (b->cause_count == 0)
         dtp_page_say(page, 2, 2, "None is seen in these files.");
+    if (b->cause_count == 0 && log_alone)
+        dtp_page_say(page, 2, 2,
+                     "A log says how fast a run is, not why: name a trace of PyTorch's profiler or nsys' database too, "
+                     "for memory a history of PyTorch's allocator.");
     for (size_t i = 0; i < b->cause_count; i++) {
         const struct dtp_cause *c = &b->causes[i];
         if (c->seconds > 0)

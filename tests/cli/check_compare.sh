@@ -74,6 +74,9 @@ expect 0 compare titan.log megatron.log
 grep -qE 'tokens/s of a GPU +6236' out || failed "the median behind two steps: $(grep tokens out)"
 grep -qE 'step, ms +717' out || failed "the median behind two steps: $(grep 'step,' out)"
 grep -qE 'memory, GiB +34\.05' out || failed "memory: $(grep memory out)"
+says 'A log says how fast a run is, not why' out
+expect 0 compare titan.log "${small[@]}"
+grep -qE 'memory, GiB +[0-9.]+ +34\.050 +\+[0-9.]+ +\+[0-9]+\.[0-9]$' out || failed "how far off: $(grep memory out)"
 expect 0 compare nsys.csv
 grep -qE '^ +matmul +30\.000' out || failed "nsys: $(grep matmul out)"
 
@@ -99,6 +102,9 @@ expect 2 compare cut.json
 says 'is no JSON of a profiler'
 echo 'hello' >other.txt
 expect 2 compare other.txt
+says 'is none of what is read'
+echo "{'loss': 2.1, 'epoch': 0.1}" >trainer.log
+expect 2 compare trainer.log
 says 'is none of what is read'
 expect 2 compare there-is-none.json
 python3 -c 'import pickle
