@@ -56,6 +56,27 @@ const struct dtp_scenario_alias *dtp_key_value_alias(enum dtp_key key, const cha
     return NULL;
 }
 
+/* Several values of the key with commas between, or a range from one. */
+static bool is_list(enum dtp_key key, const char *value)
+{
+    char item[64], why[256];
+    struct dtp_draft scratch;
+    if (!strchr(value, ',') && !strstr(value, ".."))
+        return false;
+    for (const char *at = value;; at++) {
+        size_t length = strcspn(at, ",");
+        snprintf(item, sizeof item, "%.*s", (int)length, at);
+        char *range = strstr(item, "..");
+        if (range)
+            *range = '\0';
+        if (!dtp_key_apply(key, item, &scratch, why, sizeof why))
+            return false;
+        at += length;
+        if (!*at)
+            return true;
+    }
+}
+
 const char *dtp_key_value_meant(enum dtp_key key, const char *value)
 {
     static const struct {
@@ -98,8 +119,7 @@ const char *dtp_key_value_meant(enum dtp_key key, const char *value)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].key == key && dtp_names_equal(rows[i].word, value))
             return rows[i].meant;
-    bool digit = *value >= '0' && *value <= '9';
-    return digit && (strchr(value, ',') || strstr(value, "..")) ? "lists and ranges are for sweep and search" : NULL;
+    return is_list(key, value) ? "lists and ranges are for sweep and search" : NULL;
 }
 
 const char *dtp_scenario_key_choices(const struct dtp_scenario_key *key, char *out, size_t bytes)

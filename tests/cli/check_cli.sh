@@ -255,7 +255,8 @@ printf '[training]\nlocal_batch_size = 1\n' >titan.toml
     careless --params 7e9 --runtime axolotl --checkpointing on
     careless --params 7e9 --qlora
     careless --params 7e9 --lora
-    careless --params 7e9 --tp 2,4
+    careless --params 7e9 --tp 2,4 --seq 1k..8k
+    careless --params 7e9 --precision bf16,fp8 --micro-batch 1,x,
     careless compare --tokens-per-s 3100
     careless --model Qwen/Qwen3-32B
     careless --model qwen9-32b
