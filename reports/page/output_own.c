@@ -147,7 +147,7 @@ enum dtp_status dtp_output_may_replace(const char *path, enum dtp_output_kind ki
     bool own = file && is_own(file, (size_t)about.st_size, path, kind);
     if (file)
         fclose(file);
-    if (own)
+    if (own || (kind == DTP_OUTPUT_PROGRAM && dtp_output_may_replace(path, DTP_OUTPUT_PROGRAM_SET, NULL) == DTP_OK))
         return DTP_OK;
     return kind == DTP_OUTPUT_MACHINE
                ? dtp_fault(faults, DTP_BAD_INPUT, path, 0, "is there already; --force replaces it")

@@ -27,6 +27,7 @@
     X(MEMORY, DTP_MEMORY_BEGINS, "table of memory")                                                                    \
     X(BACKTEST, DTP_BACKTEST_BEGINS, "table of scored runs")                                                           \
     X(PROGRAM, "program 1\nexecution ", "step program")                                                                \
+    X(PROGRAM_SET, "set 1", "set of step programs") /* of a pipeline, in the place of a program */                     \
     X(STEP_LOG, DTP_STEP_LOG_BEGINS, "log of a run")                                                                   \
     X(OP_TIMES, DTP_OP_TIMES_BEGINS, "table of operations' times")                                                     \
     X(MACHINE, NULL, "machine file")                                                                                   \

@@ -35,6 +35,11 @@ expect 0 simulate --program-file "$set" --trace trace.json --timeline timeline.c
 # A job's program, written, is read again: the same, and as long.
 expect 0 simulate --model gpt-2 --gpus 1 --strategy ddp --runtime dtplan --write-program step.txt --json
 cp out job.json
+for _ in once again; do # a set of programs, too, is dtplan's own to replace; what stands there otherwise is not
+    expect 0 simulate --model gpt-2 --gpus 2 --strategy ddp --runtime dtplan --pp 2 --write-program stages.set
+done
+echo 'set terminal png' >stages.set
+expect 2 simulate --model gpt-2 --gpus 2 --strategy ddp --runtime dtplan --pp 2 --write-program stages.set
 expect 3 simulate --model gpt-2 --gpus 1 --strategy ddp --runtime dtplan --write-program /dev/full
 says '/dev/full'
 expect 0 simulate --program-file step.txt --json
