@@ -1,5 +1,6 @@
 #include "cli/call_files.h"
 
+#include "base/grow.h"
 #include "chart/chart.h"
 #include "runs/run_files.h"
 
@@ -134,14 +135,8 @@ static enum dtp_status compare(const struct use *a, const struct use *b, struct 
 
 static struct use *new_use(struct dtp_call_files *files)
 {
-    if (files->count == files->room) {
-        size_t room = 2 * files->room + 16;
-        struct use *grown = realloc(files->uses, room * sizeof *grown);
-        if (!grown)
-            return NULL;
-        files->uses = grown;
-        files->room = room;
-    }
+    if (!dtp_grow(&files->uses, files->count, &files->room, sizeof *files->uses))
+        return NULL;
     files->uses[files->count] = (struct use){.pipe = -1};
     return &files->uses[files->count];
 }

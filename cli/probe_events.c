@@ -1,5 +1,7 @@
 #include "cli/probe_events.h"
 
+#include "base/grow.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,14 +14,8 @@ struct dtp_probe_heard dtp_probe_heard_start(void)
 
 bool dtp_probe_heard_keep(struct dtp_probe_heard *h, const struct dtp_measured_row *row)
 {
-    if (h->count == h->room) {
-        size_t room = 2 * h->room + 256;
-        struct dtp_measured_row *grown = realloc(h->rows, room * sizeof *grown);
-        if (!grown)
-            return false;
-        h->rows = grown;
-        h->room = room;
-    }
+    if (!dtp_grow(&h->rows, h->count, &h->room, sizeof *h->rows))
+        return false;
     h->rows[h->count++] = *row;
     return true;
 }

@@ -1,6 +1,7 @@
 #include "cli/elastic_events.h"
 #include "cli/run_process.h"
 #include "base/clock.h"
+#include "base/grow.h"
 #include "base/quantile.h"
 #include "machine/measured.h"
 #include "program/program_set.h"
@@ -149,14 +150,8 @@ static double undisturbed_s(const struct dtp_run_listener *l, const json_t *even
 
 static void keep_seconds(struct dtp_run_listener *l, double seconds, double undisturbed_s)
 {
-    if (l->count == l->room) {
-        size_t room = 2 * l->room + 1024;
-        double *grown = realloc(l->seconds, 2 * room * sizeof *grown);
-        if (!grown)
-            return; /* the median is then of fewer steps, and says of how many */
-        l->seconds = grown;
-        l->room = room;
-    }
+    if (!dtp_grow(&l->seconds, l->count, &l->room, 2 * sizeof *l->seconds))
+        return; /* the median is then of fewer steps, and says of how many */
     l->seconds[2 * l->count] = seconds;
     l->seconds[2 * l->count++ + 1] = undisturbed_s;
 }

@@ -1,4 +1,5 @@
 #include "cli/run_process.h"
+#include "base/grow.h"
 #include "cli/stages_run.h"
 #include "cost/calibration.h"
 
@@ -53,15 +54,10 @@ struct line {
 
 static void add(struct line *line, const char *word)
 {
-    if (line->count + 1 >= line->room) {
-        size_t room = 2 * line->room + 64;
-        char **grown = realloc(line->words, room * sizeof *grown);
-        line->failed |= !grown;
-        if (!grown)
-            return;
-        line->words = grown;
-        line->room = room;
-    }
+    bool room = dtp_grow(&line->words, line->count + 1, &line->room, sizeof *line->words); /* NULL behind the last */
+    line->failed |= !room;
+    if (!room)
+        return;
     line->words[line->count] = strdup(word);
     line->failed |= !line->words[line->count++];
     line->words[line->count] = NULL;

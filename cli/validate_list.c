@@ -1,6 +1,7 @@
 #include "cli/validate_list.h"
 
 #include "base/append.h"
+#include "base/grow.h"
 #include "cost/digest.h"
 #include "cli/run_job.h"
 
@@ -17,15 +18,9 @@
 
 static struct dtp_validate_group *add_group(struct dtp_validate_list *list, struct dtp_faults *faults)
 {
-    if (list->group_count == list->room) {
-        size_t room = 2 * list->room + 16;
-        struct dtp_validate_group *grown = realloc(list->groups, room * sizeof *grown);
-        if (!grown) {
-            dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-            return NULL;
-        }
-        list->groups = grown;
-        list->room = room;
+    if (!dtp_grow(&list->groups, list->group_count, &list->room, sizeof *list->groups)) {
+        dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+        return NULL;
     }
     struct dtp_validate_group *group = &list->groups[list->group_count++];
     memset(group, 0, sizeof *group);

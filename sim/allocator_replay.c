@@ -1,6 +1,7 @@
 /* Replays a program's device buffers through the caching allocator (caching_allocator.h). */
 #include "sim/caching_allocator.h"
 
+#include "base/grow.h"
 #include "cost/calibration.h"
 
 #include <math.h>
@@ -57,15 +58,9 @@ static void give(struct replay *r, uint32_t block)
 
 static void defer(struct replay *r, uint32_t buffer)
 {
-    if (r->deferred_count == r->deferred_capacity) {
-        size_t capacity = r->deferred_capacity ? 2 * r->deferred_capacity : 16;
-        struct deferred *grown = realloc(r->deferred, capacity * sizeof *grown);
-        if (!grown) {
-            r->failed = true;
-            return;
-        }
-        r->deferred = grown;
-        r->deferred_capacity = capacity;
+    if (!dtp_grow(&r->deferred, r->deferred_count, &r->deferred_capacity, sizeof *r->deferred)) {
+        r->failed = true;
+        return;
     }
     dtp_caching_allocator_release(r->allocator, r->block[buffer]);
     r->deferred[r->deferred_count++] = (struct deferred){r->block[buffer], r->step_start_s + r->used_until_s[buffer]};

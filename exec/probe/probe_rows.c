@@ -1,5 +1,6 @@
 #include "probe/prober.h"
 
+#include "base/grow.h"
 #include "base/quantile.h"
 
 #include <jansson.h>
@@ -23,14 +24,8 @@ static struct dtp_probe_samples *find_or_make(struct dtp_probe_rows *rows, const
     struct dtp_probe_samples *samples = find(rows, row);
     if (samples)
         return samples;
-    if (rows->count == rows->room) {
-        size_t room = 2 * rows->room + 64;
-        struct dtp_probe_samples *grown = realloc(rows->all, room * sizeof *grown);
-        if (!grown)
-            return NULL;
-        rows->all = grown;
-        rows->room = room;
-    }
+    if (!dtp_grow(&rows->all, rows->count, &rows->room, sizeof *rows->all))
+        return NULL;
     samples = &rows->all[rows->count++];
     *samples = (struct dtp_probe_samples){.row = *row};
     return samples;
@@ -40,13 +35,7 @@ enum dtp_status dtp_probe_rows_add(struct dtp_probe_rows *rows, const struct dtp
                                    struct dtp_faults *faults)
 {
     struct dtp_probe_samples *samples = find_or_make(rows, row);
-    if (samples && samples->count == samples->room) {
-        size_t room = 2 * samples->room + 16;
-        double *grown = realloc(samples->seconds, room * sizeof *grown);
-        samples->seconds = grown ? grown : samples->seconds;
-        samples->room = grown ? room : samples->room;
-    }
-    if (!samples || samples->count == samples->room)
+    if (!samples || !dtp_grow(&samples->seconds, samples->count, &samples->room, sizeof *samples->seconds))
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     samples->seconds[samples->count++] = seconds;
     return DTP_OK;

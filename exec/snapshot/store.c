@@ -1,6 +1,7 @@
 #include "snapshot/store.h"
 
 #include "base/crc64.h"
+#include "base/grow.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -196,11 +197,7 @@ bool dtp_snapshot_list(const char *folder, uint64_t identity, struct dtp_snapsho
             !dtp_snapshot_read(folder, &entry.name, 0, &entry.head, sizeof entry.head) ||
             !dtp_snapshot_sealed(&entry.head) || entry.head.identity != identity || entry.head.rank != entry.name.rank)
             continue;
-        if (*count == room) {
-            struct dtp_snapshot_entry *more = realloc(*out, (room = 2 * room + 16) * sizeof *more);
-            whole = more != NULL;
-            *out = more ? more : *out;
-        }
+        whole = dtp_grow(out, *count, &room, sizeof **out);
         if (whole)
             (*out)[(*count)++] = entry;
     }

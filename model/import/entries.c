@@ -1,5 +1,6 @@
 #include "import/entries.h"
 
+#include "base/grow.h"
 #include "base/number.h"
 
 #include <inttypes.h>
@@ -40,19 +41,6 @@ struct dtp_entry *dtp_entries_find(const struct dtp_entries *entries, const char
     return NULL;
 }
 
-static bool grow(struct dtp_entries *entries)
-{
-    if (entries->count < entries->room)
-        return true;
-    size_t room = 2 * entries->room + 64;
-    struct dtp_entry *grown = realloc(entries->items, room * sizeof *grown);
-    if (!grown)
-        return false;
-    entries->items = grown;
-    entries->room = room;
-    return true;
-}
-
 enum dtp_status dtp_entries_add(struct dtp_entries *entries, const char *path, const char *value, size_t line,
                                 struct dtp_faults *faults)
 {
@@ -69,7 +57,8 @@ enum dtp_status dtp_entries_add(struct dtp_entries *entries, const char *path, c
         return DTP_BAD_INPUT;
     }
     struct dtp_entry entry = {.path = keep(entries, path), .value = keep(entries, value), .line = line};
-    if (!entry.path || !entry.value || !grow(entries))
+    if (!entry.path || !entry.value ||
+        !dtp_grow(&entries->items, entries->count, &entries->room, sizeof *entries->items))
         return dtp_fault(faults, DTP_ENVIRONMENT, entries->name, line, "out of memory");
     entries->items[entries->count++] = entry;
     return DTP_OK;

@@ -1,5 +1,7 @@
 #include "observed/spans.h"
 
+#include "base/grow.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,19 +18,6 @@ bool dtp_is_span(double start_s, double end_s)
     return isfinite(start_s) && isfinite(end_s) && end_s >= start_s && fabs(start_s) < 1e15 && fabs(end_s) < 1e15;
 }
 
-static bool grow(void **list, size_t count, size_t *room, size_t bytes)
-{
-    if (count < *room)
-        return true;
-    size_t wider = 2 * *room + 1024;
-    void *grown = realloc(*list, wider * bytes);
-    if (!grown)
-        return false;
-    *list = grown;
-    *room = wider;
-    return true;
-}
-
 bool dtp_spans_add_gpu(struct dtp_spans *s, const char *kernel, double start_s, double end_s)
 {
     return dtp_spans_add_kind(s, dtp_kernel_kind_of(kernel), start_s, end_s);
@@ -38,10 +27,7 @@ bool dtp_spans_add_kind(struct dtp_spans *s, struct dtp_kernel_kind kind, double
 {
     if (!dtp_is_span(start_s, end_s))
         return true;
-    void *list = s->gpu;
-    bool grown = grow(&list, s->gpu_count, &s->gpu_room, sizeof *s->gpu);
-    s->gpu = list;
-    if (!grown)
+    if (!dtp_grow(&s->gpu, s->gpu_count, &s->gpu_room, sizeof *s->gpu))
         return false;
     s->gpu[s->gpu_count++] = (struct dtp_gpu_span){start_s, end_s, (uint8_t)kind.kind, (uint8_t)kind.trait};
     return true;
@@ -54,10 +40,7 @@ bool dtp_spans_add(struct dtp_spans *s, enum dtp_spans_of of, double start_s, do
     size_t *rooms[] = {&s->host_room, &s->loader_room, &s->step_room, &s->optimizer_room};
     if (!dtp_is_span(start_s, end_s))
         return true;
-    void *list = *lists[of];
-    bool grown = grow(&list, *counts[of], rooms[of], sizeof **lists[of]);
-    *lists[of] = list;
-    if (!grown)
+    if (!dtp_grow(lists[of], *counts[of], rooms[of], sizeof **lists[of]))
         return false;
     (*lists[of])[(*counts[of])++] = (struct dtp_host_span){start_s, end_s};
     return true;

@@ -1,5 +1,7 @@
 #include "observed/unpickle.h"
 
+#include "base/grow.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,16 +78,10 @@ static const char *take_text(struct machine *m, uint64_t bytes)
 /* Takes the value over. */
 static void push(struct machine *m, json_t *value, uint32_t depth, bool made_here)
 {
-    if (m->height == m->room) {
-        size_t room = 2 * m->room + 256;
-        struct slot *grown = realloc(m->stack, room * sizeof *grown);
-        if (!grown) {
-            json_decref(value);
-            no_memory(m);
-            return;
-        }
-        m->stack = grown;
-        m->room = room;
+    if (!dtp_grow(&m->stack, m->height, &m->room, sizeof *m->stack)) {
+        json_decref(value);
+        no_memory(m);
+        return;
     }
     m->stack[m->height++] = (struct slot){value, depth, made_here, 0};
 }

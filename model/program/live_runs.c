@@ -1,20 +1,14 @@
 #include "program/live_runs.h"
 
+#include "base/grow.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_RUNS 512 /* of a step of some thirty layers, so that few of them are moved as their list grows */
-
 struct dtp_live_run *dtp_live_runs_add(struct dtp_live_runs *runs)
 {
-    if (runs->count == runs->capacity) {
-        size_t capacity = runs->capacity ? 2 * runs->capacity : FIRST_RUNS;
-        struct dtp_live_run *grown = realloc(runs->run, capacity * sizeof *grown);
-        if (!grown)
-            return NULL;
-        runs->run = grown;
-        runs->capacity = capacity;
-    }
+    if (!dtp_grow(&runs->run, runs->count, &runs->capacity, sizeof *runs->run))
+        return NULL;
     return &runs->run[runs->count++];
 }
 

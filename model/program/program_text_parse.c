@@ -1,6 +1,7 @@
 /* Reads the text form. Every line is checked by itself, so that all faults are found; the program is built as long as
  * there is none. */
 #include "program/program_text_reader.h"
+#include "base/grow.h"
 #include "program/program_text_words.h"
 
 #include <stddef.h>
@@ -104,16 +105,10 @@ static bool next_is_item(struct reader *reader)
 
 static bool keep_operand(struct reader *reader, struct dtp_operand operand)
 {
-    if (reader->operand_count == reader->operand_capacity) {
-        size_t capacity = reader->operand_capacity ? 2 * reader->operand_capacity : 16;
-        struct dtp_operand *operands = realloc(reader->operands, capacity * sizeof *operands);
-        if (!operands) {
-            dtp_fault(reader->faults, DTP_ENVIRONMENT, reader->name, reader->line, "no memory for operands");
-            note(reader, DTP_ENVIRONMENT);
-            return false;
-        }
-        reader->operands = operands;
-        reader->operand_capacity = capacity;
+    if (!dtp_grow(&reader->operands, reader->operand_count, &reader->operand_capacity, sizeof *reader->operands)) {
+        dtp_fault(reader->faults, DTP_ENVIRONMENT, reader->name, reader->line, "no memory for operands");
+        note(reader, DTP_ENVIRONMENT);
+        return false;
     }
     reader->operands[reader->operand_count++] = operand;
     return true;

@@ -1,5 +1,6 @@
 /* What a run says of its operations: times with nothing beside them, and what collectives and kernels do to each other,
  * in its spans. */
+#include "base/grow.h"
 #include "base/quantile.h"
 #include "cost/collective_choice.h"
 #include "cost/op_cost.h"
@@ -39,20 +40,6 @@ static bool was_timed(const struct observed *o, size_t op)
     return r->alone_s[op] > 0 && isfinite(r->alone_s[op]) && r->end_s[op] > r->start_s[op] && isfinite(r->end_s[op]);
 }
 
-/* Makes room for one more; false: no memory. */
-static bool grow(void *list, size_t count, size_t *room, size_t bytes)
-{
-    if (count < *room)
-        return true;
-    size_t more = 2 * *room + 256;
-    void **at = list, *grown = realloc(*at, more * bytes);
-    if (!grown)
-        return false;
-    *at = grown;
-    *room = more;
-    return true;
-}
-
 /* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 static bool find_beside(struct observed *o, const struct dtp_measured_row *collective, size_t *out)
@@ -65,7 +52,7 @@ static bool find_beside(struct observed *o, const struct dtp_measured_row *colle
     for (*out = 0; *out < refit->beside_count; ++*out)
         if (refit->beside[*out].run == refit->run_count && dtp_measured_row_same(&refit->beside[*out].row, &row))
             return true;
-    if (!grow(&refit->beside, refit->beside_count, &refit->beside_room, sizeof *refit->beside))
+    if (!dtp_grow(&refit->beside, refit->beside_count, &refit->beside_room, sizeof *refit->beside))
         return false;
     refit->beside[refit->beside_count++] = (struct dtp_refit_beside){.row = row, .run = refit->run_count};
     return true;
@@ -216,7 +203,7 @@ static bool add_medians(struct dtp_refit *refit, const struct shape *shapes, siz
         for (to = from; to < count && dtp_measured_row_same(&shapes[to].row, &shapes[from].row);)
             to++;
         double total_s = 0, seconds = (shapes[(from + to) / 2].seconds + shapes[(from + to - 1) / 2].seconds) / 2;
-        if (!grow(&refit->time, refit->time_count, &refit->time_room, sizeof *refit->time))
+        if (!dtp_grow(&refit->time, refit->time_count, &refit->time_room, sizeof *refit->time))
             return false;
         for (size_t i = from; i < to; i++)
             total_s += shapes[i].seconds;
@@ -252,7 +239,7 @@ static bool add_rest(struct observed *o)
         rest.kernels += is_kernel(dtp_op_kind_class(o->ops[i].kind)) ? o->ops[i].demand->kernels : 0;
     if (!isfinite(rest.rest_s) || !(rest.kernels > 0))
         return true;
-    if (!grow(&refit->rest, refit->rest_count, &refit->rest_room, sizeof *refit->rest))
+    if (!dtp_grow(&refit->rest, refit->rest_count, &refit->rest_room, sizeof *refit->rest))
         return false;
     refit->rest[refit->rest_count++] = rest;
     return true;

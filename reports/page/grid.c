@@ -1,5 +1,7 @@
 #include "page/grid.h"
 
+#include "base/grow.h"
+
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,15 +32,9 @@ void dtp_grid_row(struct dtp_grid *grid, enum dtp_ink ink)
 {
     if (grid->failed)
         return;
-    if (grid->row_count == grid->row_room) {
-        size_t room = grid->row_room ? grid->row_room * 2 : 16;
-        struct dtp_grid_row *rows = realloc(grid->rows, room * sizeof *rows);
-        if (!rows) {
-            grid->failed = true;
-            return;
-        }
-        grid->rows = rows;
-        grid->row_room = room;
+    if (!dtp_grow(&grid->rows, grid->row_count, &grid->row_room, sizeof *grid->rows)) {
+        grid->failed = true;
+        return;
     }
     memset(&grid->rows[grid->row_count], 0, sizeof grid->rows[0]);
     grid->rows[grid->row_count++].ink = ink;
