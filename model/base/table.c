@@ -9,7 +9,6 @@
 #include "base/input_file.h"
 
 #include <csv.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -285,46 +284,14 @@ enum dtp_status dtp_table_parse(const char *name, const char *text, size_t bytes
 
 /* ---- files ------------------------------------------------------------------------------------------------------ */
 
-/* Reads to the end, or one byte past the limit, whatever kind of file it is. Caller frees *out. */
-static enum dtp_status read_whole(FILE *file, const char *path, char **out, size_t *out_bytes,
-                                  struct dtp_faults *faults)
-{
-    size_t used = 0, room = 65536;
-    char *text = malloc(room);
-    while (text && !feof(file) && used <= DTP_TABLE_MAX_BYTES) {
-        if (used == room) {
-            char *larger = realloc(text, room *= 2);
-            if (!larger)
-                free(text);
-            text = larger;
-            continue;
-        }
-        used += fread(text + used, 1, room - used, file);
-        if (ferror(file)) {
-            free(text);
-            return dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot read: %s", strerror(errno));
-        }
-    }
-    if (!text)
-        return dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "out of memory");
-    *out = text;
-    *out_bytes = used;
-    return DTP_OK;
-}
-
 enum dtp_status dtp_table_read(const char *path, struct dtp_table **out, struct dtp_faults *faults)
 {
+    char *text;
+    size_t bytes;
     *out = NULL;
-    const char *name = dtp_input_name(path);
-    FILE *file = dtp_input_open(path);
-    if (!file)
-        return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "cannot open: %s", strerror(errno));
-    char *text = NULL;
-    size_t bytes = 0;
-    enum dtp_status status = read_whole(file, name, &text, &bytes, faults);
-    dtp_input_close(file);
+    enum dtp_status status = dtp_input_read(path, DTP_TABLE_MAX_BYTES, "", &text, &bytes, faults);
     if (status == DTP_OK)
-        status = dtp_table_parse(name, text, bytes, out, faults);
+        status = dtp_table_parse(dtp_input_name(path), text, bytes, out, faults);
     free(text);
     return status;
 }

@@ -4,7 +4,6 @@
 #include "base/input_file.h"
 #include "import/reading.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -202,27 +201,16 @@ enum dtp_status dtp_import_parse(struct dtp_import *import, const char *path, co
 
 enum dtp_status dtp_import_read(struct dtp_import *import, const char *path, struct dtp_faults *faults)
 {
-    FILE *file = dtp_input_open(path);
     const char *name = dtp_input_name(path);
-    if (!file) /* as of a scenario that is not there: the line names another file than the user has */
-        return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "cannot be read: %s", strerror(errno));
-    char *text = malloc(DTP_ENTRIES_MOST_FILE_BYTES + 1);
-    size_t bytes = text ? fread(text, 1, DTP_ENTRIES_MOST_FILE_BYTES + 1, file) : 0;
-    enum dtp_status status = DTP_OK;
-    if (!text)
-        status = dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "out of memory");
-    else if (ferror(file) && errno == EISDIR)
-        status = dtp_fault(faults, DTP_BAD_INPUT, name, 0, "is a folder; name the file in it");
-    else if (ferror(file))
-        status = dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "cannot be read: %s", strerror(errno));
-    else if (bytes > DTP_ENTRIES_MOST_FILE_BYTES)
+    char *text;
+    size_t bytes;
+    enum dtp_status status =
+        dtp_input_read(path, DTP_ENTRIES_MOST_FILE_BYTES, "; name the file in it", &text, &bytes, faults);
+    if (status == DTP_OK && bytes > DTP_ENTRIES_MOST_FILE_BYTES)
         status = dtp_fault(faults, DTP_BAD_INPUT, name, 0, "is larger than %zu MiB: no configuration of a training",
                            DTP_ENTRIES_MOST_FILE_BYTES >> 20);
-    dtp_input_close(file);
-    if (status == DTP_OK) {
-        text[bytes] = '\0';
+    else if (status == DTP_OK)
         status = dtp_import_parse(import, name, text, bytes, faults);
-    }
     free(text);
     return status;
 }

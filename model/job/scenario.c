@@ -4,7 +4,6 @@
 #include "base/nearest.h"
 #include "job/scenario_keys.h"
 
-#include <errno.h>
 #include <ini.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -343,23 +342,13 @@ enum dtp_status dtp_scenario_parse(struct dtp_scenario *scenario, const char *na
 
 enum dtp_status dtp_scenario_read(struct dtp_scenario *scenario, const char *path, struct dtp_faults *faults)
 {
-    const char *name = dtp_input_name(path);
-    FILE *file = dtp_input_open(path);
-    if (!file)
-        return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "cannot open: %s", strerror(errno));
-    enum dtp_status status;
-    char *text = malloc(MAX_FILE_BYTES + 1);
-    size_t bytes = text ? fread(text, 1, MAX_FILE_BYTES + 1, file) : 0;
-    if (!text)
-        status = dtp_fault(faults, DTP_ENVIRONMENT, name, 0, "out of memory");
-    else if (ferror(file) && errno == EISDIR)
-        status = dtp_fault(faults, DTP_BAD_INPUT, name, 0,
-                           "is a folder, no scenario file; a folder of checkpoints is named by --checkpoint DIR");
-    else if (ferror(file))
-        status = dtp_fault(faults, DTP_BAD_INPUT, name, 0, "cannot read: %s", strerror(errno));
-    else
-        status = dtp_scenario_parse(scenario, name, text, bytes, faults);
+    char *text;
+    size_t bytes;
+    enum dtp_status status =
+        dtp_input_read(path, MAX_FILE_BYTES, ", no scenario file; a folder of checkpoints is named by --checkpoint DIR",
+                       &text, &bytes, faults);
+    if (status == DTP_OK)
+        status = dtp_scenario_parse(scenario, dtp_input_name(path), text, bytes, faults);
     free(text);
-    dtp_input_close(file);
     return status;
 }

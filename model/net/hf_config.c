@@ -1,9 +1,9 @@
 /* config.json of Hugging Face: the row of its model_type in the families (hf_families_NAME.c), read. */
 #include "base/append.h"
+#include "base/input_file.h"
 #include "net/hf_family.h"
 #include "net/transformer.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -190,21 +190,13 @@ enum dtp_status dtp_hf_config_parse(const char *name, const char *text, size_t b
 
 enum dtp_status dtp_hf_config_read(const char *path, struct dtp_hf_config *out, struct dtp_faults *faults)
 {
+    char *text;
+    size_t bytes;
     *out = (struct dtp_hf_config){0};
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot open: %s", strerror(errno));
-    enum dtp_status status = DTP_OK;
-    char *text = malloc(DTP_HF_CONFIG_MAX_BYTES + 1); /* one more byte tells a file that is too large */
-    size_t bytes = text ? fread(text, 1, DTP_HF_CONFIG_MAX_BYTES + 1, file) : 0;
-    if (!text)
-        status = dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "out of memory");
-    else if (ferror(file))
-        status = dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot read: %s%s", strerror(errno),
-                           errno == EISDIR ? "; name the config.json in it" : "");
-    else
+    enum dtp_status status =
+        dtp_input_read(path, DTP_HF_CONFIG_MAX_BYTES, "; name the config.json in it", &text, &bytes, faults);
+    if (status == DTP_OK)
         status = dtp_hf_config_parse(path, text, bytes, out, faults);
     free(text);
-    fclose(file);
     return status;
 }

@@ -1,11 +1,12 @@
 #include "observed/observed.h"
 
-#include <errno.h>
+#include "base/input_file.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_BYTES (UINT64_C(2) << 30)
+#define MOST_BYTES ((size_t)1 << 30)
 
 static const char sqlite_begins[] = "SQLite format 3";
 static const char nsys_begins[] = "Start (ns),Duration (ns),";
@@ -43,36 +44,14 @@ enum dtp_status dtp_observed_parse(const char *path, const char *text, size_t by
                      "torchtitan or Megatron-LM");
 }
 
-static enum dtp_status read_all(FILE *file, const char *path, char **out, size_t *bytes, struct dtp_faults *faults)
-{
-    size_t room = 0;
-    *out = NULL;
-    *bytes = 0;
-    do {
-        if (*bytes + 1 >= room) {
-            room = room ? 2 * room : 1 << 16;
-            char *grown = room <= MOST_BYTES ? realloc(*out, room) : NULL;
-            if (!grown)
-                return dtp_fault(faults, DTP_ENVIRONMENT, path, 0,
-                                 room <= MOST_BYTES ? "out of memory" : "is larger than 1 GiB; record fewer steps");
-            *out = grown;
-        }
-        *bytes += fread(*out + *bytes, 1, room - 1 - *bytes, file);
-    } while (!feof(file) && !ferror(file));
-    (*out)[*bytes] = '\0';
-    return ferror(file) ? dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot be read: %s", strerror(errno)) : DTP_OK;
-}
-
 enum dtp_status dtp_observed_read(const char *path, struct dtp_observed *out, struct dtp_faults *faults)
 {
     char *text;
     size_t bytes;
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return dtp_fault(faults, DTP_BAD_INPUT, path, 0, "cannot be read: %s", strerror(errno));
-    enum dtp_status status = read_all(file, path, &text, &bytes, faults);
-    fclose(file);
-    if (status == DTP_OK)
+    enum dtp_status status = dtp_input_read(path, MOST_BYTES, "; name the file in it", &text, &bytes, faults);
+    if (status == DTP_OK && bytes > MOST_BYTES)
+        status = dtp_fault(faults, DTP_BAD_INPUT, path, 0, "is larger than 1 GiB; record fewer steps");
+    else if (status == DTP_OK)
         status = dtp_observed_parse(path, text, bytes, out, faults);
     free(text);
     return status;

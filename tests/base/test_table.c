@@ -257,7 +257,7 @@ static void test_files(void **state)
     assert_int_equal(dtp_table_read("/nonexistent/t.csv", &table, &faults), DTP_BAD_INPUT);
     assert_string_equal(faults.text[0], "/nonexistent/t.csv: cannot open: No such file or directory");
     assert_int_equal(dtp_table_read("/", &table, &faults), DTP_BAD_INPUT);
-    assert_string_equal(faults.text[1], "/: cannot read: Is a directory");
+    assert_string_equal(faults.text[1], "/: is a folder");
     assert_null(table);
 
     char path[] = "/tmp/dtp_table_XXXXXX";

@@ -67,7 +67,7 @@ says 'refused.toml:16: activation_checkpoint.mode = memory_budget'
 expect 2 report --from llama3_8b.toml --gpu h100-sxm --gpus 8 -o llama3_8b.toml
 says 'would write over'
 expect 2 plan --from missing.toml
-says 'missing.toml: cannot be read'
+says 'missing.toml: cannot open'
 printf '[plan]\nstrategy = zero1\n' >own.ini
 expect 2 plan --from own.ini
 
