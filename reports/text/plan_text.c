@@ -436,7 +436,9 @@ static void print_advice(const struct dtp_report *report, const struct dtp_page 
         print_change(report, &advice->changes[i], i == 0 ? 2 : 5, page);
         dtp_page_ink(page, DTP_INK_PLAIN);
     }
-    if (advice->kind == DTP_ADVICE_HOPELESS && report->job.plan.tp * report->job.plan.pp == 1)
+    const struct dtp_plan *plan = &report->job.plan;
+    bool divisible = !plan->adapters.rank && report->job.cluster.gpu.architecture != DTP_GPU_HOST;
+    if (advice->kind == DTP_ADVICE_HOPELESS && divisible && plan->tp * plan->pp == 1)
         dtp_page_say(page, 2, 2,
                      "no layer was divided: dtplan search --runtime megatron, with this model, one --gpu and --tokens, "
                      "tries tp, pp and, of experts, ep");
