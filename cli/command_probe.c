@@ -4,7 +4,7 @@
 #include "machine/measured.h"
 #include "machine/measured_least.h"
 #include "base/number.h"
-#include "page/output_file.h"
+#include "cli/machine_rows.h"
 #include "cli/probe_events.h"
 #include "lower/lower.h"
 #include "record/measured_report.h"
@@ -301,16 +301,6 @@ static enum dtp_status check_rows(struct dtp_probe_heard *heard, const struct dt
     return worst == DTP_OK ? DTP_OK : DTP_ENVIRONMENT;
 }
 
-static enum dtp_status write_file(const struct dtp_probe_heard *heard, const char *path, struct dtp_faults *faults)
-{
-    struct dtp_output_file output;
-    enum dtp_status status = dtp_output_open(path, &output, faults);
-    if (status != DTP_OK)
-        return status;
-    dtp_measured_write(output.file, heard->rows, heard->count);
-    return dtp_output_close(&output, faults);
-}
-
 /* ---- the report -------------------------------------------------------------------------------------------------- */
 
 static void report(const struct dtp_context *context, const struct dtp_probe_heard *heard,
@@ -364,7 +354,7 @@ static enum dtp_status probe(const struct dtp_context *context, const struct dtp
     if (status == DTP_OK)
         status = check_rows(&heard, catalog, &cluster, context->faults);
     if (status == DTP_OK)
-        status = write_file(&heard, path, context->faults);
+        status = dtp_machine_rows_write(path, NULL, heard.rows, heard.count, context->faults);
     if (status == DTP_OK)
         report(context, &heard, &cluster, path);
     else if (heard.started)

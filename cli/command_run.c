@@ -1,12 +1,11 @@
 /* dtplan run: predicts a job, has it run by dtplan-exec, and says both side by side. */
 #include "cli/command.h"
 
-#include "page/output_file.h"
 #include "cli/loss_beside.h"
 #include "cli/run_job.h"
 #include "cli/set_job.h"
 #include "cli/stages_run.h"
-#include "record/simulation_report.h"
+#include "cli/step_tables.h"
 #include "runtime/runtimes.h"
 
 #include <inttypes.h>
@@ -29,22 +28,6 @@ static struct dtp_simulated as_measured(const struct dtp_simulated *simulated, c
     return s;
 }
 
-static enum dtp_status write_one(const struct dtp_simulated *s, bool json, const char *path, struct dtp_faults *faults)
-{
-    struct dtp_output_file output;
-    enum dtp_status status = path ? dtp_output_open(path, &output, faults) : DTP_OK;
-    if (!path || status != DTP_OK)
-        return status;
-    if (json)
-        status = dtp_simulation_write_trace(s, output.file, faults);
-    else
-        dtp_simulation_write_timeline(s, output.file);
-    if (status == DTP_OK)
-        return dtp_output_close(&output, faults);
-    dtp_output_abandon(&output);
-    return status;
-}
-
 static enum dtp_status say(const struct dtp_context *context, const struct dtp_ran_job *ran)
 {
     const struct dtp_arguments *a = context->arguments;
@@ -63,8 +46,7 @@ static enum dtp_status say(const struct dtp_context *context, const struct dtp_r
     if (status != DTP_OK || !ran->timed)
         return status;
     struct dtp_simulated measured = as_measured(&ran->simulated, &ran->measured); /* the spans predicted end here */
-    status = write_one(&measured, true, a->trace, context->faults);
-    return status == DTP_OK ? write_one(&measured, false, a->timeline, context->faults) : status;
+    return dtp_step_tables_write(context, &measured, NULL);
 }
 
 /* A script must not take a run that was cut short for one that is done. */

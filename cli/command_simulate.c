@@ -2,75 +2,24 @@
 #include "cli/command.h"
 
 #include "chart/chart.h"
-#include "page/output_file.h"
 #include "cli/progress.h"
 #include "cli/set_job.h"
-#include "program/program_text.h"
-#include "record/simulation_report.h"
+#include "cli/step_tables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum table { TRACE, TIMELINE, MEMORY, PROGRAM };
-
-static enum dtp_status write_table(const struct dtp_simulated *simulated, enum table table, const char *path,
-                                   struct dtp_faults *faults)
-{
-    struct dtp_output_file output;
-    enum dtp_status status = path ? dtp_output_open(path, &output, faults) : DTP_OK;
-    if (!path || status != DTP_OK)
-        return status;
-    switch (table) {
-    case TRACE: status = dtp_simulation_write_trace(simulated, output.file, faults); break;
-    case TIMELINE: dtp_simulation_write_timeline(simulated, output.file); break;
-    case PROGRAM: /* closing says what failed */
-        if (simulated->set.role_count > 1)
-            (void)dtp_program_set_write_text(&simulated->set, output.file);
-        else
-            (void)dtp_program_write_text(simulated->program, output.file);
-        break;
-    case MEMORY: status = dtp_simulation_write_memory(simulated, output.file, faults); break;
-    }
-    if (status == DTP_OK)
-        return dtp_output_close(&output, faults);
-    dtp_output_abandon(&output);
-    return status;
-}
-
-static enum dtp_status write_tables(const struct dtp_context *context, const struct dtp_simulated *simulated)
-{
-    const struct dtp_arguments *a = context->arguments;
-    enum dtp_status status = write_table(simulated, TRACE, a->trace, context->faults);
-    if (status == DTP_OK)
-        status = write_table(simulated, TIMELINE, a->timeline, context->faults);
-    if (status == DTP_OK)
-        status = write_table(simulated, MEMORY, a->memory, context->faults);
-    if (status == DTP_OK)
-        status = write_table(simulated, PROGRAM, a->write_program, context->faults);
-    return status;
-}
-
 /* ---- a pipeline ---------------------------------------------------------------------------------------------------
  */
-
-/* The file behind a flag that simulate alone reads, or NULL. */
-static const char *passed_file(const struct dtp_arguments *a, const char *flag)
-{
-    const char *file = NULL;
-    for (size_t i = 0; i < a->passed_count; i++)
-        if (strcmp(a->passed[i].flag, flag) == 0)
-            file = a->passed[i].value;
-    return file;
-}
 
 static enum dtp_status check_pipeline(const struct dtp_context *context, const struct dtp_pipeline_stages *stages)
 {
     const struct dtp_arguments *a = context->arguments;
-    const char *flag = passed_file(a, "--passes")  ? "--passes"
-                       : passed_file(a, "--ranks") ? "--ranks"
-                       : a->chart                  ? "--chart"
-                                                   : NULL;
+    const char *flag = dtp_step_passed_file(a, "--passes")  ? "--passes"
+                       : dtp_step_passed_file(a, "--ranks") ? "--ranks"
+                       : a->chart                           ? "--chart"
+                                                            : NULL;
     if (flag && !stages->rank_count)
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                          "%s: shows the %s of a pipeline, and this job has none (pp 1); --timeline has operations",
@@ -79,29 +28,6 @@ static enum dtp_status check_pipeline(const struct dtp_context *context, const s
         return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                          "--charts: does not draw the --timeline of several ranks; --chart FIGURE draws their passes");
     return DTP_OK;
-}
-
-static enum dtp_status write_stages(const struct dtp_context *context, const struct dtp_pipeline_stages *stages,
-                                    const char *flag)
-{
-    struct dtp_output_file output;
-    const char *path = passed_file(context->arguments, flag);
-    enum dtp_status status = path ? dtp_output_open(path, &output, context->faults) : DTP_OK;
-    if (!path || status != DTP_OK)
-        return status;
-    if (strcmp(flag, "--ranks") == 0)
-        status = dtp_simulation_write_ranks(stages, output.file, context->faults);
-    else
-        dtp_simulation_write_passes(stages, output.file);
-    if (status == DTP_OK)
-        return dtp_output_close(&output, context->faults);
-    dtp_output_abandon(&output);
-    return status;
-}
-
-static void passes_of(const void *stages, FILE *file)
-{
-    dtp_simulation_write_passes(stages, file);
 }
 
 static enum dtp_status draw_passes(const struct dtp_context *context, const struct dtp_simulated *simulated,
@@ -115,8 +41,7 @@ static enum dtp_status draw_passes(const struct dtp_context *context, const stru
              job->transformer.name, job->cluster.gpus, job->cluster.gpu.key, dtp_schedule_row(stages->schedule)->word,
              stages->rank_count, job->plan.accumulate, 1e3 * stages->step_s,
              100 * simulated->prediction.time.bubble_s / stages->step_s);
-    return dtp_chart_draw_written(DTP_CHART_SCHEDULE, passes_of, stages, context->arguments->chart, title,
-                                  context->faults);
+    return dtp_step_passes_draw(context, stages, title);
 }
 
 /* ---- charts ------------------------------------------------------------------------------------------------------ */
@@ -171,11 +96,7 @@ static enum dtp_status report(const struct dtp_context *context, const struct dt
     if (status == DTP_OK)
         status = check_pipeline(context, &stages);
     if (status == DTP_OK)
-        status = write_tables(context, simulated);
-    if (status == DTP_OK)
-        status = write_stages(context, &stages, "--passes");
-    if (status == DTP_OK)
-        status = write_stages(context, &stages, "--ranks");
+        status = dtp_step_tables_write(context, simulated, &stages);
     if (status == DTP_OK)
         status = draw_passes(context, simulated, &stages);
     if (status == DTP_OK)

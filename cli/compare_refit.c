@@ -1,7 +1,6 @@
 #include "cli/compare_refit.h"
 
-#include "machine/measured.h"
-#include "page/output_file.h"
+#include "cli/machine_rows.h"
 #include "sim/beside/trace_refit.h"
 
 #include <inttypes.h>
@@ -56,42 +55,6 @@ static enum dtp_status whole_file(const struct dtp_job *job, const struct dtp_ob
     return DTP_OK;
 }
 
-static enum dtp_status write_file(const char *path, const struct dtp_measured_row *rows, size_t count,
-                                  struct dtp_faults *faults)
-{
-    struct dtp_output_file output;
-    enum dtp_status status = dtp_output_open(path, &output, faults);
-    if (status != DTP_OK)
-        return status;
-    dtp_measured_write(output.file, rows, count);
-    return dtp_output_close(&output, faults);
-}
-
-/* The step of the plan on the machine that the rows describe; takes them over. */
-static enum dtp_status predict(const struct dtp_job *job, const char *name, struct dtp_measured_rows *rows, double *out,
-                               struct dtp_faults *faults)
-{
-    struct dtp_simulation_options options = dtp_simulation_options_default();
-    struct dtp_simulated *simulated = calloc(1, sizeof *simulated);
-    struct dtp_job *other = malloc(sizeof *other);
-    struct dtp_measured *measured = NULL;
-    enum dtp_status status = simulated && other ? dtp_measured_create(name, rows, &job->cluster.gpu, &measured, faults)
-                                                : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    if (status == DTP_OK) {
-        *other = *job;
-        other->cluster.measured = measured;
-        status = dtp_simulated_create(other, &options, simulated, faults);
-        if (status == DTP_OK) {
-            *out = simulated->prediction.time.step_s;
-            dtp_simulated_release(simulated);
-        }
-        dtp_measured_destroy(measured);
-    }
-    free(other);
-    free(simulated);
-    return status;
-}
-
 /* ---- what is said ------------------------------------------------------------------------------------------------ */
 
 static void say(const struct dtp_trace_refit *refit, const struct dtp_observed *trace, double step_s, const char *path,
@@ -142,10 +105,10 @@ enum dtp_status dtp_compare_refit(const struct dtp_context *context, const struc
         status = dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (kept) {
         memcpy(kept, rows.row, count * sizeof *kept);
-        status = predict(&simulated->job, path, &rows, &step_s, context->faults);
+        status = dtp_machine_rows_step(&simulated->job, path, &rows, &step_s, context->faults);
     }
     if (status == DTP_OK) /* not before: what no command would read is not left behind */
-        status = write_file(path, kept, count, context->faults);
+        status = dtp_machine_rows_write(path, NULL, kept, count, context->faults);
     free(kept);
     if (status == DTP_OK && !context->arguments->json)
         say(&refit, trace, step_s, path, &context->page);

@@ -153,10 +153,7 @@ static enum dtp_status write_one(const struct set_job *job, bool json, const cha
         status = dtp_trace_write_set_json(&job->set, job->timelines, output.file, faults);
     else
         dtp_roles_write_timeline(&report, output.file);
-    if (status == DTP_OK)
-        return dtp_output_close(&output, faults);
-    dtp_output_abandon(&output);
-    return status;
+    return dtp_output_end(&output, status, faults);
 }
 
 static enum dtp_status say(const struct set_job *job, const struct dtp_run_outcome *measured)

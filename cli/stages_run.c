@@ -1,56 +1,15 @@
 #include "cli/stages_run.h"
 
-#include "chart/chart.h"
-#include "page/output_file.h"
-#include "record/simulation_report.h"
+#include "cli/step_tables.h"
 #include "sim/measured_stages.h"
 
 #include <string.h>
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-enum table { TRACE, TIMELINE, PASSES, RANKS };
-
-static const char *const report_flags[] = {[PASSES] = "--passes", [RANKS] = "--ranks"};
-
 bool dtp_stages_flag(const char *flag)
 {
-    return strcmp(flag, report_flags[PASSES]) == 0 || strcmp(flag, report_flags[RANKS]) == 0;
-}
-
-static const char *path_of(const struct dtp_arguments *a, enum table table)
-{
-    const char *path = table == TRACE ? a->trace : table == TIMELINE ? a->timeline : NULL;
-    for (size_t i = 0; i < a->passed_count && table >= PASSES; i++)
-        if (strcmp(a->passed[i].flag, report_flags[table]) == 0)
-            path = a->passed[i].value;
-    return path;
-}
-
-static enum dtp_status write_one(const struct dtp_context *context, const struct dtp_simulated *measured,
-                                 const struct dtp_pipeline_stages *stages, enum table table)
-{
-    struct dtp_output_file output;
-    struct dtp_faults *faults = context->faults;
-    const char *path = path_of(context->arguments, table);
-    enum dtp_status status = path ? dtp_output_open(path, &output, faults) : DTP_OK;
-    if (!path || status != DTP_OK)
-        return status;
-    switch (table) {
-    case TRACE: status = dtp_simulation_write_trace(measured, output.file, faults); break;
-    case TIMELINE: dtp_simulation_write_timeline(measured, output.file); break;
-    case PASSES: dtp_simulation_write_passes(stages, output.file); break;
-    case RANKS: status = dtp_simulation_write_ranks(stages, output.file, faults); break;
-    }
-    if (status == DTP_OK)
-        return dtp_output_close(&output, faults);
-    dtp_output_abandon(&output);
-    return status;
-}
-
-static void passes_of(const void *stages, FILE *file)
-{
-    dtp_simulation_write_passes(stages, file);
+    return strcmp(flag, "--passes") == 0 || strcmp(flag, "--ranks") == 0;
 }
 
 static enum dtp_status draw(const struct dtp_context *context, const struct dtp_ran_job *ran,
@@ -63,25 +22,13 @@ static enum dtp_status draw(const struct dtp_context *context, const struct dtp_
     snprintf(title, sizeof title, "%s, %u ranks of %s, as it ran: %s, %u micro-batches; step %.4g ms",
              job->transformer.name, stages->rank_count, ran->measured.device, dtp_schedule_row(stages->schedule)->word,
              job->plan.accumulate, 1e3 * stages->step_s);
-    return dtp_chart_draw_written(DTP_CHART_SCHEDULE, passes_of, stages, context->arguments->chart, title,
-                                  context->faults);
-}
-
-static enum dtp_status write_files(const struct dtp_context *context, const struct dtp_ran_job *ran,
-                                   const struct dtp_simulated *measured, const struct dtp_pipeline_stages *stages)
-{
-    enum dtp_status status = DTP_OK;
-    for (enum table table = TRACE; table <= RANKS && status == DTP_OK; table++)
-        status = write_one(context, measured, stages, table);
-    return status == DTP_OK ? draw(context, ran, stages) : status;
+    return dtp_step_passes_draw(context, stages, title);
 }
 
 static void warn_of_files(const struct dtp_arguments *a)
 {
-    bool asked = a->chart;
-    for (enum table table = TRACE; table <= RANKS; table++)
-        asked |= path_of(a, table) != NULL;
-    if (asked)
+    if (a->chart || a->trace || a->timeline || dtp_step_passed_file(a, "--passes") ||
+        dtp_step_passed_file(a, "--ranks"))
         fputs("dtplan: warning: no file of the measured step is written: operations are timed in the last two steps, "
               "before which this run was stopped\n",
               stderr);
@@ -113,7 +60,9 @@ static enum dtp_status say_measured(const struct dtp_context *context, const str
     if (status == DTP_OK)
         status = say(context, ran, predicted, &stages);
     if (status == DTP_OK)
-        status = write_files(context, ran, &measured, &stages);
+        status = dtp_step_tables_write(context, &measured, &stages);
+    if (status == DTP_OK)
+        status = draw(context, ran, &stages);
     dtp_pipeline_stages_release(&stages);
     dtp_simulated_measured_release(&measured);
     return status;

@@ -1,49 +1,11 @@
 /* dtplan validate --refit: a machine file corrected by the runs, judged on runs it was not fitted to. */
 #include "cli/validate_parts.h"
 
-#include "machine/measured.h"
-#include "page/output_file.h"
+#include "cli/machine_rows.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- the file ---------------------------------------------------------------------------------------------------- */
-
-static enum dtp_status write_machine(const struct dtp_refit_report *report, const struct dtp_measured_rows *rows,
-                                     struct dtp_faults *faults)
-{
-    struct dtp_output_file output;
-    enum dtp_status status = dtp_output_open(report->written, &output, faults);
-    if (status != DTP_OK)
-        return status;
-    fprintf(output.file, "# %s, corrected by %zu runs (dtplan validate --refit)\n", report->machine, report->count);
-    dtp_measured_write(output.file, rows->row, rows->count);
-    return dtp_output_close(&output, faults);
-}
-
-/* ---- predictions ------------------------------------------------------------------------------------------------- */
-
-/* The step of a job on the machine that `rows` describe; takes them over. */
-static enum dtp_status predict(const struct dtp_job *job, const char *name, struct dtp_measured_rows *rows, double *out,
-                               struct dtp_faults *faults)
-{
-    struct dtp_simulation_options options = dtp_simulation_options_default();
-    struct dtp_job other = *job;
-    struct dtp_simulated simulated;
-    struct dtp_measured *measured;
-    enum dtp_status status = dtp_measured_create(name, rows, &job->cluster.gpu, &measured, faults);
-    if (status != DTP_OK)
-        return status;
-    other.cluster.measured = measured;
-    status = dtp_simulated_create(&other, &options, &simulated, faults);
-    if (status == DTP_OK) {
-        *out = simulated.prediction.time.step_s;
-        dtp_simulated_release(&simulated);
-    }
-    dtp_measured_destroy(measured);
-    return status;
-}
 
 struct refit {
     struct dtp_refit *said;
@@ -91,11 +53,11 @@ static enum dtp_status judge(const struct dtp_validate *v, struct refit *r)
         const struct dtp_job *job = &r->ran[i].simulated.job;
         status = dtp_refit_make(r->said, r->base, i, &rows, NULL, faults);
         if (status == DTP_OK)
-            status = predict(job, r->report->written, &rows, &result->left_out_s, faults);
+            status = dtp_machine_rows_step(job, r->report->written, &rows, &result->left_out_s, faults);
         if (status == DTP_OK)
             status = dtp_refit_make(r->said, r->base, DTP_REFIT_ALL, &rows, &r->report->factors, faults);
         if (status == DTP_OK)
-            status = predict(job, r->report->written, &rows, &result->all_s, faults);
+            status = dtp_machine_rows_step(job, r->report->written, &rows, &result->all_s, faults);
     }
     return status;
 }
@@ -116,8 +78,12 @@ enum dtp_status dtp_validate_refit(const struct dtp_validate *v, struct dtp_refi
         status = judge(v, &r);
     if (status == DTP_OK)
         status = dtp_refit_make(r.said, r.base, DTP_REFIT_ALL, &rows, NULL, faults);
-    if (status == DTP_OK)
-        status = write_machine(out, &rows, faults);
+    if (status == DTP_OK) {
+        char remark[4400];
+        snprintf(remark, sizeof remark, "%s, corrected by %zu runs (dtplan validate --refit)", out->machine,
+                 out->count);
+        status = dtp_machine_rows_write(out->written, remark, rows.row, rows.count, faults);
+    }
     dtp_measured_rows_release(&rows);
     for (size_t i = 0; i < r.count; i++)
         dtp_ran_job_release(&r.ran[i]);

@@ -358,36 +358,21 @@ static enum dtp_status prepare(struct dtp_attention_plans *attention, const stru
     return status;
 }
 
+/* What both passes say of themselves. */
+#define SIZE_OF(from)                                                                                                  \
+    .batch = (from)->batch, .sequence = (from)->sequence, .heads = (from)->heads, .kv_heads = (from)->kv_heads,        \
+    .head_dim = (from)->head_dim, .window = (from)->keys ? 0 : (from)->window,                                         \
+    .fp16 = (from)->element == DTP_ELEMENT_FP16, .first_query = (from)->keys ? (from)->first_query : 0,                \
+    .key_count = (from)->keys ? (from)->key_count : 0
+
 static struct dtp_attention_size forward_size(const struct dtp_attention_args *from)
 {
-    return (struct dtp_attention_size){
-        .batch = from->batch,
-        .sequence = from->sequence,
-        .heads = from->heads,
-        .kv_heads = from->kv_heads,
-        .head_dim = from->head_dim,
-        .window = from->keys ? 0 : from->window,
-        .fp16 = from->element == DTP_ELEMENT_FP16,
-        .first_query = from->keys ? from->first_query : 0,
-        .key_count = from->keys ? from->key_count : 0,
-    };
+    return (struct dtp_attention_size){SIZE_OF(from)};
 }
 
 static struct dtp_attention_size backward_size(const struct dtp_attention_backward_args *from)
 {
-    return (struct dtp_attention_size){
-        .batch = from->batch,
-        .sequence = from->sequence,
-        .heads = from->heads,
-        .kv_heads = from->kv_heads,
-        .head_dim = from->head_dim,
-        .window = from->keys ? 0 : from->window,
-        .backward = true,
-        .deterministic = !from->atomic,
-        .fp16 = from->element == DTP_ELEMENT_FP16,
-        .first_query = from->keys ? from->first_query : 0,
-        .key_count = from->keys ? from->key_count : 0,
-    };
+    return (struct dtp_attention_size){SIZE_OF(from), .backward = true, .deterministic = !from->atomic};
 }
 
 enum dtp_status dtp_attention_prepare(struct dtp_attention_plans *attention, const struct dtp_attention_args *arguments,

@@ -2,6 +2,7 @@
 
 #include "base/grow.h"
 #include "base/quantile.h"
+#include "train/train_events.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -68,16 +69,6 @@ void dtp_probe_rows_release(struct dtp_probe_rows *rows)
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* Takes the object over. */
-static void say(FILE *events, json_t *event)
-{
-    char *line = event ? json_dumps(event, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
-    if (line && fprintf(events, "%s\n", line) > 0)
-        fflush(events);
-    free(line);
-    json_decref(event);
-}
-
 void dtp_probe_say_row(FILE *events, const struct dtp_measured_row *row)
 {
     static const char *const columns[] = {
@@ -96,13 +87,13 @@ void dtp_probe_say_row(FILE *events, const struct dtp_measured_row *row)
     for (int i = 0; i < DTP_MEASURED_COLUMN_COUNT; i++)
         if (isfinite(row->number[i]))
             json_object_set_new(event, columns[i], json_real(row->number[i]));
-    say(events, event);
+    dtp_event_say(events, event);
 }
 
 void dtp_probe_say_pace(FILE *events, double loop_s, double least_s)
 {
     if (events)
-        say(events, json_pack("{s:s,s:f,s:f}", "event", "pace", "loop_s", loop_s, "least_s", least_s));
+        dtp_event_say(events, json_pack("{s:s,s:f,s:f}", "event", "pace", "loop_s", loop_s, "least_s", least_s));
 }
 
 void dtp_probe_say_about(FILE *events, const char *key, const char *format, ...)
@@ -119,26 +110,26 @@ void dtp_probe_say_about(FILE *events, const char *key, const char *format, ...)
 void dtp_probe_say_start(FILE *events, const struct dtp_device *device, uint32_t ranks, uint32_t nodes)
 {
     if (events)
-        say(events, json_pack("{s:s,s:s,s:s,s:b,s:I,s:I}", "event", "start", "device", device->name, "libraries",
-                              device->libraries, "gpu", (int)device->asynchronous, "ranks", (json_int_t)ranks, "nodes",
-                              (json_int_t)nodes));
+        dtp_event_say(events, json_pack("{s:s,s:s,s:s,s:b,s:I,s:I}", "event", "start", "device", device->name,
+                                        "libraries", device->libraries, "gpu", (int)device->asynchronous, "ranks",
+                                        (json_int_t)ranks, "nodes", (json_int_t)nodes));
 }
 
 void dtp_probe_say_progress(FILE *events, uint64_t done, uint64_t count, const char *words)
 {
     if (events)
-        say(events, json_pack("{s:s,s:I,s:I,s:s}", "event", "progress", "done", (json_int_t)done, "count",
-                              (json_int_t)count, "words", words));
+        dtp_event_say(events, json_pack("{s:s,s:I,s:I,s:s}", "event", "progress", "done", (json_int_t)done, "count",
+                                        (json_int_t)count, "words", words));
 }
 
 void dtp_probe_say_warning(FILE *events, const char *words)
 {
     if (events)
-        say(events, json_pack("{s:s,s:s}", "event", "warning", "words", words));
+        dtp_event_say(events, json_pack("{s:s,s:s}", "event", "warning", "words", words));
 }
 
 void dtp_probe_say_end(FILE *events, bool interrupted)
 {
     if (events)
-        say(events, json_pack("{s:s,s:b}", "event", "end", "interrupted", (int)interrupted));
+        dtp_event_say(events, json_pack("{s:s,s:b}", "event", "end", "interrupted", (int)interrupted));
 }

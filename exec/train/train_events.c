@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes the object over. */
-static void say(FILE *file, json_t *event)
+void dtp_event_say(FILE *file, json_t *event)
 {
     char *line = event ? json_dumps(event, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
     if (line && fprintf(file, "%s\n", line) > 0)
@@ -57,7 +56,8 @@ void dtp_event_start(FILE *file, const struct dtp_binding *b, const struct dtp_r
     snprintf(data, sizeof data, "%s%s", dtp_token_source_words(start->source),
              b->job.balanced_experts ? "; to experts in turns" : "");
     snprintf(program, sizeof program, DTP_PROGRAM_DIGEST_FORMAT, start->digest);
-    say(file, json_pack("{s:s,s:s,s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I,s:I,s:I,s:I}", "event", "start",
+    dtp_event_say(
+        file, json_pack("{s:s,s:s,s:s,s:s,s:s,s:b,s:I,s:I,s:I,s:I,s:o,s:s,s:o,s:I,s:I,s:I,s:I,s:I}", "event", "start",
                         "program", program, "device", device->name, "libraries", device->libraries, "collectives",
                         communicator ? communicator->ways : "", "gpu", (int)device->asynchronous, "parameters",
                         (json_int_t)parameter_count(b), "operations", (json_int_t)b->op_count, "device_arena_bytes",
@@ -74,26 +74,28 @@ void dtp_event_step(FILE *file, const struct dtp_step_record *r, uint64_t tokens
     static const char *const modes[] = {"plain", "measured", "isolated"};
     if (!file)
         return;
-    say(file, json_pack("{s:s,s:I,s:o,s:o,s:o,s:o,s:o,s:I,s:b,s:s}", "event", "step", "step", (json_int_t)r->step,
-                        "loss", number(r->loss), "gradient_norm", number(r->gradient_norm), "learning_rate",
-                        number(r->learning_rate), "step_s", number(r->seconds), "loop_s", number(r->loop_s), "tokens",
-                        (json_int_t)tokens, "skipped", (int)r->skipped, "mode", modes[mode]));
+    dtp_event_say(file,
+                  json_pack("{s:s,s:I,s:o,s:o,s:o,s:o,s:o,s:I,s:b,s:s}", "event", "step", "step", (json_int_t)r->step,
+                            "loss", number(r->loss), "gradient_norm", number(r->gradient_norm), "learning_rate",
+                            number(r->learning_rate), "step_s", number(r->seconds), "loop_s", number(r->loop_s),
+                            "tokens", (json_int_t)tokens, "skipped", (int)r->skipped, "mode", modes[mode]));
 }
 
 void dtp_event_memory(FILE *file, const struct dtp_device_memory *memory)
 {
     if (file)
-        say(file, json_pack("{s:s,s:I,s:I}", "event", "memory", "used_bytes",
-                            (json_int_t)(memory->total_bytes - memory->free_bytes), "total_bytes",
-                            (json_int_t)memory->total_bytes));
+        dtp_event_say(file, json_pack("{s:s,s:I,s:I}", "event", "memory", "used_bytes",
+                                      (json_int_t)(memory->total_bytes - memory->free_bytes), "total_bytes",
+                                      (json_int_t)memory->total_bytes));
 }
 
 void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory, double stall_s, bool beside)
 {
     json_t *name = json_string(directory); /* NULL where the name is no UTF-8 */
     if (file)
-        say(file, json_pack("{s:s,s:I,s:o,s:o,s:b}", "event", "checkpoint", "step", (json_int_t)step, "directory",
-                            name ? name : json_null(), "stall_s", number(stall_s), "beside", (int)beside));
+        dtp_event_say(file,
+                      json_pack("{s:s,s:I,s:o,s:o,s:b}", "event", "checkpoint", "step", (json_int_t)step, "directory",
+                                name ? name : json_null(), "stall_s", number(stall_s), "beside", (int)beside));
     else
         json_decref(name);
 }
@@ -101,24 +103,24 @@ void dtp_event_checkpoint(FILE *file, uint64_t step, const char *directory, doub
 void dtp_event_snapshot(FILE *file, uint64_t step, double stall_s)
 {
     if (file)
-        say(file,
-            json_pack("{s:s,s:I,s:o}", "event", "snapshot", "step", (json_int_t)step, "stall_s", number(stall_s)));
+        dtp_event_say(file, json_pack("{s:s,s:I,s:o}", "event", "snapshot", "step", (json_int_t)step, "stall_s",
+                                      number(stall_s)));
 }
 
 void dtp_event_generation(FILE *file, const struct dtp_generation *g)
 {
     bool follows = g->number > 0;
     if (file)
-        say(file, json_pack("{s:s,s:I,s:I,s:s,s:i,s:o,s:o}", "event", "generation", "number", (json_int_t)g->number,
-                            "ranks", (json_int_t)g->ranks, "why", g->why, "how", (int)g->how, "noticed_s",
-                            number(follows ? g->noticed_s : (double)NAN), "ended_s",
-                            number(follows ? g->ended_s : (double)NAN)));
+        dtp_event_say(file, json_pack("{s:s,s:I,s:I,s:s,s:i,s:o,s:o}", "event", "generation", "number",
+                                      (json_int_t)g->number, "ranks", (json_int_t)g->ranks, "why", g->why, "how",
+                                      (int)g->how, "noticed_s", number(follows ? g->noticed_s : (double)NAN), "ended_s",
+                                      number(follows ? g->ended_s : (double)NAN)));
 }
 
 void dtp_event_begin(FILE *file, uint32_t ranks, const char *from)
 {
     if (file)
-        say(file, json_pack("{s:s,s:I,s:s}", "event", "begin", "ranks", (json_int_t)ranks, "from", from));
+        dtp_event_say(file, json_pack("{s:s,s:I,s:s}", "event", "begin", "ranks", (json_int_t)ranks, "from", from));
 }
 
 void dtp_event_roles(FILE *file, const struct dtp_role_times *roles, uint32_t count)
@@ -128,7 +130,7 @@ void dtp_event_roles(FILE *file, const struct dtp_role_times *roles, uint32_t co
         json_array_append_new(
             list, json_pack("{s:o,s:o}", "busy_s", number(roles[i].busy_s), "step_s", number(roles[i].step_s)));
     if (file)
-        say(file, json_pack("{s:s,s:o}", "event", "roles", "roles", list));
+        dtp_event_say(file, json_pack("{s:s,s:o}", "event", "roles", "roles", list));
     else
         json_decref(list);
 }
@@ -153,7 +155,7 @@ void dtp_event_ranks(FILE *file, const struct dtp_rank_account *ranks, uint32_t 
                             (json_int_t)ranks[i].host_to_device_bytes, "device_to_host_bytes",
                             (json_int_t)ranks[i].device_to_host_bytes, "sent_bytes", sent_bytes(ranks[i].sent_bytes)));
     if (file)
-        say(file, json_pack("{s:s,s:o}", "event", "ranks", "ranks", list));
+        dtp_event_say(file, json_pack("{s:s,s:o}", "event", "ranks", "ranks", list));
     else
         json_decref(list);
 }
@@ -168,7 +170,7 @@ void dtp_event_experts(FILE *file, const struct dtp_expert_rows *rows)
         json_array_append_new(layers, list);
     }
     if (file)
-        say(file, json_pack("{s:s,s:o}", "event", "experts", "rows", layers));
+        dtp_event_say(file, json_pack("{s:s,s:o}", "event", "experts", "rows", layers));
     else
         json_decref(layers);
 }
@@ -183,15 +185,16 @@ void dtp_event_end(FILE *file, uint64_t step, const struct dtp_communicator *com
         if (communicator->calls[c] > 0)
             json_object_set_new(sent, dtp_collective_text((enum dtp_collective)c),
                                 json_integer((json_int_t)communicator->sent_bytes[c]));
-    say(file, json_pack("{s:s,s:I,s:o,s:I,s:I,s:b}", "event", "end", "step", (json_int_t)step, "sent_bytes", sent,
-                        "host_to_device_bytes", (json_int_t)copied->host_to_device, "device_to_host_bytes",
-                        (json_int_t)copied->device_to_host, "interrupted", (int)interrupted));
+    dtp_event_say(file,
+                  json_pack("{s:s,s:I,s:o,s:I,s:I,s:b}", "event", "end", "step", (json_int_t)step, "sent_bytes", sent,
+                            "host_to_device_bytes", (json_int_t)copied->host_to_device, "device_to_host_bytes",
+                            (json_int_t)copied->device_to_host, "interrupted", (int)interrupted));
 }
 
 void dtp_event_fault(FILE *file, const char *words)
 {
     if (file)
-        say(file, json_pack("{s:s,s:s}", "event", "fault", "words", words));
+        dtp_event_say(file, json_pack("{s:s,s:s}", "event", "fault", "words", words));
 }
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */

@@ -26,8 +26,11 @@
 #include "train/step_log.h"
 #include "data/token_source.h"
 
+#include <jansson.h>
 #include <stdio.h>
 
+/* One line of it; takes the object over, NULL: says nothing. */
+void dtp_event_say(FILE *file, json_t *event);
 /* All do nothing where `file` is NULL. */
 struct dtp_run_start {
     uint64_t digest; /* of the program's text */

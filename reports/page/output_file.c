@@ -95,6 +95,14 @@ enum dtp_status dtp_output_open(const char *path, struct dtp_output_file *out, s
     return refuse(path, reason, faults);
 }
 
+static void abandon(struct dtp_output_file *output)
+{
+    fclose(output->file);
+    if (output->temporary)
+        unlink(output->temporary);
+    release(output);
+}
+
 enum dtp_status dtp_output_try(const char *path, struct dtp_faults *faults)
 {
     struct dtp_output_file output;
@@ -105,7 +113,7 @@ enum dtp_status dtp_output_try(const char *path, struct dtp_faults *faults)
         return DTP_OK;
     enum dtp_status status = dtp_output_open(path, &output, faults);
     if (status == DTP_OK)
-        dtp_output_abandon(&output);
+        abandon(&output);
     return status;
 }
 
@@ -127,12 +135,10 @@ enum dtp_status dtp_output_close(struct dtp_output_file *output, struct dtp_faul
     return status;
 }
 
-void dtp_output_abandon(struct dtp_output_file *output)
+enum dtp_status dtp_output_end(struct dtp_output_file *output, enum dtp_status written, struct dtp_faults *faults)
 {
-    if (!output->file)
-        return;
-    fclose(output->file);
-    if (output->temporary)
-        unlink(output->temporary);
-    release(output);
+    if (written == DTP_OK)
+        return dtp_output_close(output, faults);
+    abandon(output);
+    return written;
 }

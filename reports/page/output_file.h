@@ -28,7 +28,7 @@ enum dtp_status dtp_output_open(const char *path, struct dtp_output_file *out, s
 enum dtp_status dtp_output_close(struct dtp_output_file *output, struct dtp_faults *faults);
 /* Whether a file of that name can be written, for those who shall learn it before long work and not after. */
 enum dtp_status dtp_output_try(const char *path, struct dtp_faults *faults);
-/* Removes what was written: something else went wrong. */
-void dtp_output_abandon(struct dtp_output_file *output);
+/* The same of what `written` is the status of: where that is not DTP_OK the file is removed. */
+enum dtp_status dtp_output_end(struct dtp_output_file *output, enum dtp_status written, struct dtp_faults *faults);
 
 #endif

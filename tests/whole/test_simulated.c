@@ -524,7 +524,7 @@ static void test_output_file(void **state)
     close(descriptor);
     assert_int_equal(dtp_output_open(path, &output, &faults), DTP_OK);
     fputs("new", output.file);
-    dtp_output_abandon(&output);
+    assert_int_equal(dtp_output_end(&output, DTP_NO, &faults), DTP_NO);
     FILE *file = fopen(path, "r");
     assert_non_null(fgets(text, sizeof text, file));
     fclose(file);
