@@ -32,7 +32,7 @@ static void say_time_per_token(const char *name, double was_s, double is_s, char
     if (was_s > 0)
         snprintf(out, bytes, "%s %+.0f %% per token", name, 100 * (is_s / was_s - 1));
     else
-        snprintf(out, bytes, "%s of %.3g us per token", name, is_s * 1e6);
+        snprintf(out, bytes, "%s of %.3g us per token of a GPU", name, is_s * 1e6);
 }
 
 static void say_memory(const char *name, double was_bytes, double is_bytes, char *out, size_t bytes)
@@ -42,10 +42,11 @@ static void say_memory(const char *name, double was_bytes, double is_bytes, char
     snprintf(out, bytes, "%s %.3g -> %.3g %s", name, was_bytes / unit, is_bytes / unit, small ? "MiB" : "GiB");
 }
 
+/* Tokens of a step for each GPU of the job: where tp, cp or pp change, ranks that share a sequence do. */
 static double step_tokens(const struct dtp_variant *variant)
 {
-    const struct dtp_plan *p = &variant->job.plan;
-    return (double)p->accumulate * (double)dtp_plan_tokens(p);
+    const struct dtp_job *job = &variant->job;
+    return (double)dtp_job_batch_sequences(job) * (double)job->plan.sequence / job->cluster.gpus;
 }
 
 static double difference(double was, double is)
@@ -139,7 +140,8 @@ static void name_time(enum time_part which, const struct dtp_variant *from, cons
     if (scale == 1)
         say_time(time_words[which], was_s, is_s, out->words, sizeof out->words);
     else
-        say_time_per_token(time_words[which], was_s, is_s * scale, out->words, sizeof out->words);
+        say_time_per_token(time_words[which], was_s / step_tokens(from), is_s / step_tokens(to), out->words,
+                           sizeof out->words);
     if (which == COMMUNICATION)
         add_traffic(from, to, scale, out->words, sizeof out->words);
     if (which == RECOMPUTE)
