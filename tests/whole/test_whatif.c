@@ -469,21 +469,6 @@ static void test_words_of_changes(void **state)
     row_of(DTP_QUESTION_PREFETCH, "--prefetch-depth 2");
 }
 
-/* Where ranks share a sequence the tokens of a GPU are fewer: parts of the step are said per token, of 4 x 2048 tokens
- * on four GPUs 2048. */
-static void test_per_token(void **state)
-{
-    (void)state;
-    ask("model=llama-2-7b gpus=8 runtime=megatron strategy=zero1 accumulate=4");
-    const struct dtp_whatif_row *row = row_of(DTP_QUESTION_PARALLELISM, "--pp 4");
-    const char *words = strstr(row->why, "pipeline bubble of ");
-    assert_non_null(words);
-    assert_non_null(strstr(words, " us per token of a GPU"));
-    assert_true(fabs(strtod(words + strlen("pipeline bubble of "), NULL) /
-                         (1e6 * row->variant.prediction.time.bubble_s / 2048) -
-                     1) < 0.01);
-}
-
 /* Each value that a row has tried is one of its key's, and so is each that it is tried from; none is left out. */
 static void test_tried_values(void **state)
 {
@@ -607,7 +592,6 @@ int main(void)
         cmocka_unit_test(test_like_beside_like),
         cmocka_unit_test(test_what_is_offered_can_be_typed),
         cmocka_unit_test(test_words_of_changes),
-        cmocka_unit_test(test_per_token),
         cmocka_unit_test(test_tried_values),
         cmocka_unit_test(test_json_and_csv),
         cmocka_unit_test(test_text),
