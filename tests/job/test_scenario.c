@@ -479,14 +479,14 @@ static void test_faults_of_the_plan_name_the_line(void **state)
 {
     (void)state;
     assert_int_equal(parse("[model]\nmodel = gpt2-124m\n[cluster]\ngpus = 6\ngpus_per_node = 6\nmachine = "
-                           "dgx-h100\n[plan]\ntp = 2\nseq = 4k\n"
+                           "dgx-h100\n[plan]\ncp = 2\nseq = 4k\n"
                            "strategy = zero1\noffload = nvme\n"),
                      DTP_OK);
     assert_int_equal(resolve(), DTP_BAD_INPUT);
-    assert_fault("job.ini:8: tp: above 1 goes with FSDP2 alone in PyTorch, not with zero1; use strategy full_shard");
+    assert_fault("job.ini:8: cp: above 1 goes with FSDP2 alone in PyTorch, not with zero1; use strategy full_shard");
     assert_fault("job.ini:9: seq: is 4096, but the model's learned position table has 1024 rows");
     assert_fault("job.ini:11: offload:");
-    assert_int_equal(faults.count, 4); /* of offload two: with tp, and with zero1 in PyTorch */
+    assert_int_equal(faults.count, 4); /* of offload two: with cp, and with zero1 in PyTorch */
 }
 
 /* ---- what is shipped --------------------------------------------------------------------------------------------- */
