@@ -106,7 +106,7 @@ static void become_rank(enum happening what, const struct job *job, uint32_t ran
     if (what == ABSENT && victim)
         _exit(1);
     alarm((unsigned)(3 * BUSY_S)); /* no test may leave a process */
-    execl(TEST_BINARY_DIR "/dtplan-exec", "dtplan-exec", "--data-directory", TEST_SOURCE_DIR "/scenarios", "--device",
+    execl(TEST_PROGRAMS "/dtplan-exec", "dtplan-exec", "--data-directory", TEST_SOURCE_DIR "/scenarios", "--device",
           "host", "--threads", "1", "--steps", "1000000", "--checkpoint", checkpoints, "--checkpoint-every", "1",
           "--set", "runtime=dtplan", "--set", "precision=fp32", "--set", "gpus=3", "--set",
           what == STAGE_KILLED ? "pp=3" : "pp=1", "--set", what == STAGE_KILLED ? "accumulate=3" : "accumulate=1",

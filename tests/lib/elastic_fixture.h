@@ -74,7 +74,7 @@ static inline void elastic_become(const struct elastic_run *run, const char *wor
         "hidden=32 "
         "--set heads=2 --set ffn=64 --set vocab=64 --set seq=8 --set accumulate=3 --set gradient_norm=true";
     enum { MOST_WORDS = 127 };
-    static char line[8192], program[] = TEST_BINARY_DIR "/dtplan-exec", data[] = TEST_SOURCE_DIR "/scenarios";
+    static char line[8192], program[] = TEST_PROGRAMS "/dtplan-exec", data[] = TEST_SOURCE_DIR "/scenarios";
     char *argv[MOST_WORDS + 1] = {program, "--data-directory", data};
     int argc = 3;
     elastic_redirect(run, "out", STDOUT_FILENO);

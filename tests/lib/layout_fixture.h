@@ -202,7 +202,7 @@ static inline void run_report(const char *words, char *said, size_t bytes)
 {
     char line[1600];
     snprintf(line, sizeof line,
-             "'" TEST_BINARY_DIR
+             "'" TEST_PROGRAMS
              "/dtplan' run --runtime dtplan --device host --threads 1 --steps 4 --layers 2 --hidden 64 --heads 4 --ffn "
              "64 --vocab 101 --precision fp32 --clip-norm 1 %s 2>&1",
              words);

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define RANK_EXEC                                                                                                      \
-    "'" TEST_BINARY_DIR "/dtplan-exec' --data-directory '" TEST_SOURCE_DIR                                             \
+    "'" TEST_PROGRAMS "/dtplan-exec' --data-directory '" TEST_SOURCE_DIR                                               \
     "/scenarios' --device host --threads 1 --poison "
 
 /* A line for a shell: a checkout may stand in a folder with spaces. Key=value words become --set of each; `flags` go as
