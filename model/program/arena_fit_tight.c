@@ -1,12 +1,25 @@
 #include "program/arena_fit.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Spans that have their offset, in order of it. */
+/* Spans that have their offset, in order of it, in blocks of as many as a word has bits: a round reads little but when
+ * they live, and one more moves those of its block alone. */
+#define AT_ONCE 64u
+struct block {
+    int32_t first[AT_ONCE], last[AT_ONCE];
+    struct place {
+        uint64_t offset_bytes, end_bytes;
+    } places[AT_ONCE];
+    uint64_t top_bytes; /* highest end */
+    uint32_t count;
+};
+
 struct placed {
-    uint64_t offset_bytes, end_bytes;
-    uint32_t first, last;
+    struct block *blocks;
+    uint32_t *order; /* of the blocks */
+    uint32_t count;  /* of them */
 };
 
 /* A span in the order of a round. */
@@ -24,31 +37,98 @@ static int compare(const void *left, const void *right)
     return a->index < b->index ? -1 : a->index > b->index;
 }
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first of eight bytes is the lowest");
+
+/* Two loops that rounds are made of, within a block each: vectors, which compilers make of neither where each read is
+ * to be checked. */
+#define UNCHECKED __attribute__((no_sanitize("address"), no_sanitize("undefined"), noinline)) static
+
+/* Which spans of a block live at some time from `first` to `last`, a bit each; beyond the last some may seem to. */
+UNCHECKED uint64_t beside(const struct block *block, int32_t first, int32_t last)
+{
+    uint8_t lives[AT_ONCE];
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < AT_ONCE; i++)
+        lives[i] = (block->first[i] <= last) & (block->last[i] >= first);
+    for (uint32_t i = 0; i < AT_ONCE / 8; i++) { /* of eight bytes the lowest bits */
+        uint64_t eight;
+        memcpy(&eight, lives + 8 * i, sizeof eight);
+        bits |= (eight * 0x0102040810204080u >> 56) << 8 * i;
+    }
+    return bits;
+}
+
 /* The lowest offset at which `bytes` are free from `first` to `last`. */
-static uint64_t lowest_offset(const struct placed *placed, uint32_t count, const struct dtp_fit_span *span)
+static uint64_t lowest_offset(const struct placed *placed, const struct dtp_fit_span *span)
 {
     uint64_t end_bytes = 0; /* of what lives at the same time, below the gap at hand */
-    for (uint32_t i = 0; i < count; i++) {
-        if (placed[i].first > span->last || placed[i].last < span->first)
-            continue;
-        if (placed[i].offset_bytes >= end_bytes + span->bytes)
-            break;
-        end_bytes = placed[i].end_bytes > end_bytes ? placed[i].end_bytes : end_bytes;
+    for (uint32_t i = 0; i < placed->count; i++) {
+        const struct block *block = &placed->blocks[placed->order[i]];
+        if (block->top_bytes <= end_bytes)
+            continue; /* all of it lies below */
+        uint64_t bits =
+            beside(block, (int32_t)span->first, (int32_t)span->last) & UINT64_MAX >> (AT_ONCE - block->count);
+        for (; bits; bits &= bits - 1) {
+            uint32_t k = (uint32_t)__builtin_ctzll(bits);
+            if (block->places[k].offset_bytes >= end_bytes + span->bytes)
+                return end_bytes;
+            end_bytes = block->places[k].end_bytes > end_bytes ? block->places[k].end_bytes : end_bytes;
+        }
     }
     return end_bytes;
 }
 
-static uint32_t position_of(const struct placed *placed, uint32_t count, uint64_t offset_bytes)
+/* Last first, for one block's may overlap. */
+UNCHECKED void move(struct block *to, uint32_t to_index, const struct block *from, uint32_t index, uint32_t count)
 {
-    uint32_t low = 0, high = count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (placed[middle].offset_bytes < offset_bytes)
-            low = middle + 1;
-        else
-            high = middle;
+    assert(to_index + count <= AT_ONCE && index + count <= AT_ONCE);
+    for (uint32_t k = count; k > 0; k--) {
+        to->first[to_index + k - 1] = from->first[index + k - 1];
+        to->last[to_index + k - 1] = from->last[index + k - 1];
+        to->places[to_index + k - 1] = from->places[index + k - 1];
     }
-    return low;
+}
+
+static uint64_t highest_end(const struct block *block)
+{
+    uint64_t top_bytes = 0;
+    for (uint32_t i = 0; i < block->count; i++)
+        top_bytes = block->places[i].end_bytes > top_bytes ? block->places[i].end_bytes : top_bytes;
+    return top_bytes;
+}
+
+/* The upper half of the `at`-th block becomes the next. */
+static void split(struct placed *placed, uint32_t at)
+{
+    struct block *lower = &placed->blocks[placed->order[at]], *upper = &placed->blocks[placed->count];
+    upper->count = lower->count / 2;
+    lower->count -= upper->count;
+    move(upper, 0, lower, lower->count, upper->count);
+    lower->top_bytes = highest_end(lower);
+    upper->top_bytes = highest_end(upper);
+    memmove(placed->order + at + 2, placed->order + at + 1, (placed->count - at - 1) * sizeof *placed->order);
+    placed->order[at + 1] = placed->count++;
+}
+
+static void put(struct placed *placed, const struct dtp_fit_span *span)
+{
+    uint32_t at = placed->count - 1, k = 0;
+    while (at > 0 && placed->blocks[placed->order[at]].places[0].offset_bytes > span->offset_bytes)
+        at--;
+    struct block *block = &placed->blocks[placed->order[at]];
+    if (block->count == AT_ONCE) {
+        split(placed, at);
+        struct block *upper = &placed->blocks[placed->order[at + 1]];
+        block = upper->places[0].offset_bytes > span->offset_bytes ? block : upper;
+    }
+    while (k < block->count && block->places[k].offset_bytes < span->offset_bytes)
+        k++;
+    uint64_t end_bytes = span->offset_bytes + span->bytes;
+    move(block, k + 1, block, k, block->count++ - k);
+    block->first[k] = (int32_t)span->first;
+    block->last[k] = (int32_t)span->last;
+    block->places[k] = (struct place){span->offset_bytes, end_bytes};
+    block->top_bytes = end_bytes > block->top_bytes ? end_bytes : block->top_bytes;
 }
 
 /* What a round is sorted by. Size alone suits spans that overlap at random; a step's are mostly nested in time (what
@@ -64,7 +144,7 @@ struct rounds {
     struct dtp_fit_span *spans;
     uint32_t span_count;
     uint32_t count; /* of the spans that have turns */
-    struct placed *placed;
+    struct placed placed;
     struct turn *order;
     struct turn *kept; /* of the smallest arena so far: its order, */
     uint64_t *best;    /* and its offsets */
@@ -72,32 +152,31 @@ struct rounds {
     uint64_t random;
 };
 
-/* One round of the first `count` spans: each at the lowest offset that is free for all its life. Returns the highest
- * span's turn. */
-static uint32_t place_in_order(struct rounds *r, uint32_t count, uint64_t *extent)
+/* One round of the first `count` spans: each at the lowest offset that is free for all its life. It ends where they
+ * need more than `enough_bytes`. Returns the highest span's turn. */
+static uint32_t place_in_order(struct rounds *r, uint32_t count, uint64_t enough_bytes, uint64_t *extent)
 {
     uint64_t extent_bytes = 0;
-    uint32_t placed_count = 0, highest = 0;
-    for (uint32_t i = 0; i < count; i++) {
+    uint32_t highest = 0;
+    r->placed.count = 1;
+    r->placed.order[0] = r->placed.blocks[0].count = 0;
+    r->placed.blocks[0].top_bytes = 0;
+    for (uint32_t i = 0; i < count && extent_bytes <= enough_bytes; i++) {
         struct dtp_fit_span *span = &r->spans[r->order[i].index];
-        span->offset_bytes = span->bytes ? lowest_offset(r->placed, placed_count, span) : 0;
+        span->offset_bytes = span->bytes ? lowest_offset(&r->placed, span) : 0;
         uint64_t end_bytes = span->offset_bytes + span->bytes;
         if (end_bytes > extent_bytes)
             extent_bytes = end_bytes, highest = i;
-        if (!span->bytes)
-            continue;
-        uint32_t at = position_of(r->placed, placed_count, span->offset_bytes);
-        for (uint32_t k = placed_count++; k > at; k--)
-            r->placed[k] = r->placed[k - 1];
-        r->placed[at] = (struct placed){span->offset_bytes, end_bytes, span->first, span->last};
+        if (span->bytes)
+            put(&r->placed, span);
     }
-    if (count == r->count && extent_bytes < r->best_bytes) {
+    *extent = extent_bytes;
+    if (count == r->count && extent_bytes <= enough_bytes && extent_bytes < r->best_bytes) {
         r->best_bytes = extent_bytes;
         memcpy(r->kept, r->order, r->count * sizeof *r->order);
         for (uint32_t i = 0; i < r->span_count; i++)
             r->best[i] = r->spans[i].offset_bytes;
     }
-    *extent = extent_bytes;
     return highest;
 }
 
@@ -159,7 +238,7 @@ static void repair(struct rounds *r, uint32_t highest, uint32_t rounds)
         struct turn turn = r->order[highest];
         memmove(&r->order[1], &r->order[0], highest * sizeof turn);
         r->order[0] = turn;
-        highest = place_in_order(r, r->count, &extent_bytes);
+        highest = place_in_order(r, r->count, UINT64_MAX, &extent_bytes);
     }
 }
 
@@ -218,15 +297,23 @@ static void search(struct rounds *r, uint32_t part, struct turn *current)
         memcpy(r->order, current, r->count * sizeof *current);
         if (current_bytes != UINT64_MAX)
             shuffle(r, large, &r->random);
-        place_in_order(r, large, &extent_bytes);
+        place_in_order(r, large, current_bytes, &extent_bytes);
         span_rounds -= large;
         if (extent_bytes > current_bytes)
             continue;
         current_bytes = extent_bytes;
         memcpy(current, r->order, large * sizeof *current);
-        place_in_order(r, r->count, &extent_bytes);
+        place_in_order(r, r->count, r->best_bytes - 1, &extent_bytes);
         span_rounds -= r->count;
     }
+}
+
+/* Blocks that were split are half full or more. */
+static struct placed take_placed(struct dtp_host_arena *scratch, uint32_t count)
+{
+    size_t most = 1 + (size_t)count / (AT_ONCE / 2);
+    return (struct placed){.blocks = dtp_host_arena_take_zeroed(scratch, most, sizeof(struct block)),
+                           .order = dtp_host_arena_take(scratch, most, sizeof(uint32_t))};
 }
 
 bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t time_count,
@@ -234,7 +321,7 @@ bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t ti
 {
     struct rounds r = {.spans = spans,
                        .span_count = count,
-                       .placed = dtp_host_arena_take(scratch, count, sizeof *r.placed),
+                       .placed = take_placed(scratch, count),
                        .order = dtp_host_arena_take(scratch, count, sizeof *r.order),
                        .kept = dtp_host_arena_take(scratch, count, sizeof *r.kept),
                        .best = dtp_host_arena_take(scratch, count, sizeof *r.best),
@@ -242,10 +329,11 @@ bool dtp_arena_fit_tight(struct dtp_fit_span *spans, uint32_t count, uint32_t ti
                        .random = 1};
     struct turn *current = dtp_host_arena_take(scratch, count, sizeof *current);
     uint64_t ignored_bytes;
-    bool done = r.placed && r.order && r.kept && r.best && current && find_bound(&r, time_count, scratch);
+    bool done = r.placed.blocks && r.placed.order && r.order && r.kept && r.best && current &&
+                find_bound(&r, time_count, scratch);
     for (int by = 0; done && by < WEIGHTS && r.best_bytes > r.bound_bytes; by++) {
         put_in_order(&r, time_count, by);
-        uint32_t highest = place_in_order(&r, r.count, &ignored_bytes);
+        uint32_t highest = place_in_order(&r, r.count, UINT64_MAX, &ignored_bytes);
         repair(&r, highest, r.count ? MOST_REPAIRED / r.count : 0);
     }
     for (size_t i = 0; done && count && i < sizeof searches / sizeof *searches; i++)
