@@ -38,7 +38,7 @@ case $kind in
         ;;
 esac
 
-job=(--data-directory "$source/scenarios" --device host --threads 1 --steps 300 --lr 1e-3 --elastic "$ranks:$ranks" --on-loss wait
+job=(--data-directory "$source/scenarios" --device host --threads 1 --lr 1e-3 --elastic "$ranks:$ranks" --on-loss wait
     --snapshot-every 10 --set runtime=dtplan --set precision=fp32 --set "gpus=$ranks" --set strategy=full_shard --set layers=2
     --set hidden=32 --set heads=2 --set ffn=64 --set vocab=64 --set seq=16 --set micro_batch=2)
 
@@ -77,13 +77,13 @@ start_variables() {
     for rank in 0 1; do
         SLURM_JOB_ID=$((1000 + $$)) SLURM_PROCID=$rank SLURM_NTASKS=2 SLURM_LOCALID=$rank SLURM_TASKS_PER_NODE=2 SLURM_NTASKS_PER_NODE=2 \
             SLURM_STEP_NUM_TASKS=2 SLURM_NNODES=1 SLURM_STEP_ID=0 SLURM_RESTART_COUNT=$2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$3 \
-            timeout 60 "$program" "${job[@]}" --snapshots "$scratch/$1" >>"$scratch/$1.$rank" 2>>"$scratch/$1.err" </dev/null &
+            timeout 600 "$program" "${job[@]}" --steps "$steps" --snapshots "$scratch/$1" >>"$scratch/$1.$rank" 2>>"$scratch/$1.err" </dev/null &
         pids[rank]=$!
     done
 }
 
 start_torchrun() {
-    timeout 60 "$torchrun" --nproc-per-node 2 --max-restarts 2 --master-port "$3" --no-python "$program" "${job[@]}" \
+    timeout 600 "$torchrun" --nproc-per-node 2 --max-restarts 2 --master-port "$3" --no-python "$program" "${job[@]}" --steps "$steps" \
         --snapshots "$scratch/$1" >"$scratch/$1.0" 2>"$scratch/$1.err" </dev/null &
     pids=("$!")
 }
@@ -91,7 +91,7 @@ start_torchrun() {
 start_mpirun() {
     local again=()
     (($2)) && again=(--resume)
-    MASTER_PORT=$3 timeout 60 mpirun -np "$ranks" --oversubscribe -x MASTER_PORT "$program" "${job[@]}" "${again[@]}" \
+    MASTER_PORT=$3 timeout 600 mpirun -np "$ranks" --oversubscribe -x MASTER_PORT "$program" "${job[@]}" --steps "$steps" "${again[@]}" \
         --snapshots "$scratch/$1" >>"$scratch/$1.0" 2>>"$scratch/$1.err" </dev/null &
     pids=("$!")
 }
@@ -100,7 +100,7 @@ start_mpirun() {
 start_srun() {
     cat >"$scratch/$1.sh" <<SCRIPT
 #!/usr/bin/env bash
-srun --ntasks=$ranks --kill-on-bad-exit=1 $(printf '%q ' "$program" "${job[@]}" --snapshots "$scratch/$1") && exit
+srun --ntasks=$ranks --kill-on-bad-exit=1 $(printf '%q ' "$program" "${job[@]}" --steps "$steps" --snapshots "$scratch/$1") && exit
 [[ \${SLURM_RESTART_COUNT:-0} == 0 ]] && scontrol requeue "\$SLURM_JOB_ID" && sleep 30
 exit 1
 SCRIPT
@@ -125,17 +125,30 @@ finish() {
     return "$status"
 }
 
+# Kills rank 1 of a run once 30 steps were made. False where it had ended by then.
+strike() {
+    local victim
+    await_step "$scratch/struck.0" 1
+    victim=$(rank_1) || return # looked for before, for 300 steps take a second or two
+    await_step "$scratch/struck.0" 30 || failed "no step 30: $(tail -n 5 "$scratch/struck.err")"
+    kill -9 "$victim" 2>/dev/null
+}
+
 port=$((20000 + $$ % 20000))
 if [[ $kind == srun ]] && ! start_private_slurm "$scratch/slurm" "$ranks"; then
     echo "FAILED: Slurm does not come up: $(tail -n 3 "$scratch"/slurm/*.out)" && exit 1
 fi
-"start_$kind" calm 0 "$port"
-finish || { tail -n 5 "$scratch/calm.err" && echo "FAILED: the undisturbed run" && exit 1; }
-"start_$kind" struck 0 "$((port + 1))"
-await_step "$scratch/struck.0" 1
-victim=$(rank_1) || failed "no rank 1 to kill" # looked for before, for 300 steps take a second or two
-await_step "$scratch/struck.0" 30 || failed "no step 30: $(tail -n 5 "$scratch/struck.err")"
-kill -9 "$victim" || failed "rank 1 had ended"
+# Where others have the cores, this script may not get one until all steps are made: then once more, with more of them.
+for steps in 300 1500 7500 none; do
+    [[ $steps != none ]] || { echo "FAILED: rank 1 had ended before it was killed, each time" && exit 1; }
+    rm -rf "$scratch"/calm* "$scratch"/struck*
+    "start_$kind" calm 0 "$port"
+    finish || { tail -n 5 "$scratch/calm.err" && echo "FAILED: the undisturbed run" && exit 1; }
+    "start_$kind" struck 0 "$((port + 1))"
+    ! strike || break
+    finish || { tail -n 5 "$scratch/struck.err" && echo "FAILED: a run that nobody struck" && exit 1; }
+    port=$((port + 2))
+done
 if [[ $kind == variables || $kind == mpirun ]]; then # which start nobody again
     finish && failed "ranks that lost one ended as if nothing had happened"
     "start_$kind" struck 1 "$((port + 2))"
@@ -145,7 +158,7 @@ finish || failed "the ranks that were started again: $(tail -n 8 "$scratch/struc
 calm=$(last_losses "$scratch/calm.0")
 struck=$(last_losses "$scratch/struck.0")
 [[ $calm == "$struck" ]] || failed "the loss is $struck, undisturbed $calm: $(tail -n 8 "$scratch/struck.err")"
-grep -q '"event":"step","step":300[,}]' "$scratch/struck.0" || failed "step 300 is missing: $(tail -n 2 "$scratch/struck.0")"
+grep -q "\"event\":\"step\",\"step\":${steps}[,}]" "$scratch/struck.0" || failed "step $steps is missing: $(tail -n 2 "$scratch/struck.0")"
 grep -q '"from":"snapshot"' "$scratch/struck.0" || failed "nothing went on from a snapshot: $(tail -n 8 "$scratch/struck.err")"
 [[ $(grep -c '"event":"start"' "$scratch/struck.0") == 2 ]] || failed "ranks did not begin twice"
 if ((failures)); then
