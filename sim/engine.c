@@ -263,11 +263,12 @@ static double wait_for_room_s(const struct engine *e, uint32_t op)
 {
     const struct dtp_op_rates *rates = e->job->rates;
     double wait_s = 0;
-    if (!dtp_op_is_beside(rates, op_of(e, op)))
+    /* The operation itself lies in memory that nothing else here reads: last. */
+    if (e->ops[op].stream == DTP_STREAM_COMPUTE || !rates->execution->own_kernels || !dtp_op_is_kernel(op_of(e, op)))
         return 0;
     for (uint32_t i = 0; i < e->running_count; i++) {
         const struct running *r = &e->running[i];
-        if (op_of(e, r->op)->stream == DTP_STREAM_COMPUTE)
+        if (e->ops[r->op].stream == DTP_STREAM_COMPUTE)
             wait_s = dtp_op_tile_s(rates, op_of(e, r->op), r->seconds) / 2;
     }
     return wait_s;

@@ -433,11 +433,6 @@ static struct dtp_usage kernel_usage(const struct dtp_op_rates *rates, const str
     return usage;
 }
 
-bool dtp_op_is_beside(const struct dtp_op_rates *rates, const struct dtp_op *op)
-{
-    return op->stream != DTP_STREAM_COMPUTE && rates->execution->own_kernels && dtp_op_is_kernel(op);
-}
-
 /* All SMs together make m n elements of a result, or attend with so many queries' heads, in `seconds`. */
 double dtp_op_tile_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds)
 {

@@ -55,8 +55,6 @@ double dtp_op_seconds(const struct dtp_op_rates *rates, const struct dtp_op *op)
 /* Whether it takes in proportion to the rows of tokens that come to the rank's experts: products, activations and
  * exchanges of these, of programs of our executor. */
 bool dtp_op_has_expert_rows(const struct dtp_op *op);
-/* Whether it is a kernel of this project on a stream beside the one that computes; collectives are not. */
-bool dtp_op_is_beside(const struct dtp_op_rates *rates, const struct dtp_op *op);
 /* Of a matmul, or attention, that takes `seconds`: what a thread block needs for its tile, of 128 x 256 elements or 128
  * queries of a head, as libraries' kernels for Hopper have them; 0 of others. */
 double dtp_op_tile_s(const struct dtp_op_rates *rates, const struct dtp_op *op, double seconds);
