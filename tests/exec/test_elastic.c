@@ -25,6 +25,7 @@
 #define BUSY_S 180.0    /* the same on a machine that has more to do than cores for it */
 #define OFF_S 1.5       /* that a lost rank is noticed, and all have ended, before or after it is predicted */
 #define SETTLE_US 20000 /* after the step that was waited for */
+#define MOST_TRIES 20   /* of a run that ends before anything happens to it */
 
 static double undisturbed, long_undisturbed; /* loss of the last ten of STEPS steps, of LONG_STEPS */
 
@@ -49,11 +50,12 @@ struct trial {
     enum dtp_rank_loss how;                  /* it is noticed; UNKNOWN: not asked */
 };
 
+/* Nothing where the rank has ended meanwhile: see came_late(). */
 static void strike_with(struct elastic_run *run, uint32_t rank, int signal)
 {
     pid_t pid = elastic_rank(run, rank);
-    assert_true(pid > 0);
-    assert_int_equal(kill(pid, signal), 0);
+    if (pid > 0)
+        kill(pid, signal);
 }
 
 static void kill_one(struct elastic_run *run)
@@ -75,10 +77,11 @@ static void stop_one(struct elastic_run *run)
 static void strike_two(struct elastic_run *run, uint32_t first, uint32_t second, bool forget)
 {
     pid_t pid[] = {elastic_rank(run, first), elastic_rank(run, second)};
-    assert_true(pid[0] > 0 && pid[1] > 0);
+    if (pid[0] <= 0 || pid[1] <= 0)
+        return;
     uint32_t slot[] = {elastic_slot(pid[0]), elastic_slot(pid[1])};
     for (int i = 0; i < 4; i++)
-        assert_int_equal(kill(pid[i % 2], i < 2 ? SIGSTOP : SIGKILL), 0);
+        kill(pid[i % 2], i < 2 ? SIGSTOP : SIGKILL);
     for (int i = 0; i < 2 && forget; i++)
         elastic_forget(run, slot[i]);
 }
@@ -100,14 +103,14 @@ static void cut_rank(struct elastic_run *run, uint32_t rank, enum elastic_hand h
 {
     double until_s = elastic_now_s() + most_s(10);
     int sockets = 0;
-    while (sockets < 2 && elastic_now_s() < until_s) {
+    while (sockets < 2 && elastic_now_s() < until_s && !elastic_ended(run)) {
         pid_t pid = elastic_rank(run, rank);
         if (pid > 0 && elastic_sockets(pid, ELASTIC_COUNT) >= 2)
             sockets = elastic_sockets(pid, hand);
         else
             usleep(20000);
     }
-    assert_true(sockets >= 2);
+    assert_true(sockets >= 2 || elastic_ended(run));
 }
 
 static void cut_one(struct elastic_run *run)
@@ -187,17 +190,19 @@ static void damage_own_and_copy(struct elastic_run *run)
 
 static void await_words(struct elastic_run *run, const char *words);
 
+static void fill_one(struct elastic_run *run)
+{
+    pid_t pid = elastic_rank(run, 1);
+    if (pid > 0)
+        elastic_fill(pid, 8192);
+}
+
 /* The memory of one rank is full; later another rank is lost, and more than two snapshots' steps are. */
 static void fill_and_kill(struct elastic_run *run)
 {
-    assert_true(elastic_fill(elastic_rank(run, 1), 8192));
+    fill_one(run);
     await_words(run, "no snapshot of step ");
     strike_with(run, 2, SIGKILL);
-}
-
-static void fill_one(struct elastic_run *run)
-{
-    assert_true(elastic_fill(elastic_rank(run, 1), 8192));
 }
 
 static void end_run(struct elastic_run *run)
@@ -304,6 +309,19 @@ static void check_notice(const struct trial *trial, const struct elastic_account
                  dtp_rank_loss_words(trial->how));
 }
 
+static uint64_t steps_of(const struct trial *trial)
+{
+    return strstr(trial->words, LINE) ? STEPS : LONG_STEPS;
+}
+
+/* A busy machine let the run make all its steps before this process could do anything to it. */
+static bool came_late(const struct trial *trial, const struct elastic_run *run)
+{
+    struct elastic_account a = elastic_account(run);
+    return trial->strike && a.ended && a.generations == 1 && a.step == steps_of(trial) &&
+           (trial->generations > 1 || WEXITSTATUS(run->status) != trial->status);
+}
+
 static void check(const struct trial *trial, struct elastic_run *run)
 {
     static char said[1 << 18];
@@ -312,10 +330,8 @@ static void check(const struct trial *trial, struct elastic_run *run)
     int status = WIFEXITED(run->status) ? WEXITSTATUS(run->status) : -1;
     if (status != trial->status)
         fail_msg("%s: ended with %d: %s", trial->name, status, said);
-    bool is_long = strstr(trial->words, LINE) == NULL;
-    double calm = is_long ? long_undisturbed : undisturbed;
-    if (trial->learns &&
-        (a.step != (is_long ? LONG_STEPS : STEPS) || !a.ended || !(a.loss > 0.99 * calm && a.loss < 1.01 * calm)))
+    double calm = steps_of(trial) == STEPS ? undisturbed : long_undisturbed;
+    if (trial->learns && (a.step != steps_of(trial) || !a.ended || !(a.loss > 0.99 * calm && a.loss < 1.01 * calm)))
         fail_msg("%s: step %" PRIu64 ", loss %.5f, undisturbed %.5f: %s", trial->name, a.step, a.loss, calm, said);
     if (a.generations < trial->generations || (trial->ranks && a.ranks != trial->ranks) ||
         (trial->from && strcmp(a.from, trial->from) != 0))
@@ -334,6 +350,24 @@ static void check(const struct trial *trial, struct elastic_run *run)
         fail_msg("%s: leaves its snapshots", trial->name);
 }
 
+/* From the step after which it happens. Returns when it did. */
+static double happen(const struct trial *trial, struct elastic_run *run)
+{
+    if (trial->strike)
+        await_step(run, trial->name, STRIKE);
+    double now_s = elastic_now_s();
+    if (trial->strike)
+        trial->strike(run);
+    return now_s;
+}
+
+static void try_again(const struct trial *trial, struct elastic_run *run)
+{
+    print_message("%s: had made all its steps before it happened; once more\n", trial->name);
+    elastic_start(run, trial->name, trial->words, true);
+    await_end(run, trial, happen(trial, run));
+}
+
 static void test_whatever_happens(void **state)
 {
     int drawn_trials[TRIALS], count = 0;
@@ -345,19 +379,16 @@ static void test_whatever_happens(void **state)
         int end = first + AT_ONCE < count ? first + AT_ONCE : count;
         for (int k = first; k < end; k++)
             elastic_start(&runs[k], trials[drawn_trials[k]].name, trials[drawn_trials[k]].words, true);
-        for (int k = first; k < end; k++) {
-            const struct trial *trial = &trials[drawn_trials[k]];
-            if (trial->strike)
-                await_step(&runs[k], trial->name, STRIKE);
-            struck_s[k] = elastic_now_s();
-            if (trial->strike)
-                trial->strike(&runs[k]);
-        }
+        for (int k = first; k < end; k++)
+            struck_s[k] = happen(&trials[drawn_trials[k]], &runs[k]);
         for (int k = first; k < end; k++)
             await_end(&runs[k], &trials[drawn_trials[k]], struck_s[k]);
     }
-    for (int k = 0; k < count; k++)
+    for (int k = 0; k < count; k++) {
+        for (int tries = 0; tries < MOST_TRIES && came_late(&trials[drawn_trials[k]], &runs[k]); tries++)
+            try_again(&trials[drawn_trials[k]], &runs[k]);
         check(&trials[drawn_trials[k]], &runs[k]);
+    }
 }
 
 /* ---- the launcher ------------------------------------------------------------------------------------------------ */
