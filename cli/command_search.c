@@ -13,8 +13,7 @@
 #include <string.h>
 
 #define DEFAULT_MAX_GPUS 1024u
-#define SIMULATED 24u     /* candidates */
-#define DEFAULT_SEQ 2048u /* tokens, where nobody says */
+#define SIMULATED 24u /* candidates */
 /* Tokens that ranks of context parallelism keep at least, where nobody gives cp: NeMo's recipe of Llama 3 70B has 8,192
  * on two ranks, Llama 3 405B (table 4 of its paper) 131,072 on 16. Of shorter ones each rank's kernels are small. */
 #define CONTEXT_RANK_TOKENS 4096u
@@ -94,7 +93,7 @@ static bool has_experts(const struct dtp_arguments *a, const struct dtp_scenario
 /* Of numbers of ranks those that leave each as many tokens; all of them where the sequence is a list. */
 static const char *ranks_of_sequence(const char *seq, const char *list, char *out, size_t bytes)
 {
-    uint64_t tokens = DEFAULT_SEQ;
+    uint64_t tokens = dtp_plan_default().sequence;
     if (seq && !dtp_number_parse_integer(seq, true, 1, UINT32_MAX, &tokens))
         return list;
     snprintf(out, bytes, "1");

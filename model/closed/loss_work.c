@@ -21,6 +21,10 @@ double dtp_loss_bytes_per_token(const struct dtp_transformer *transformer, const
         /* to fp32 w+4, shifted 4+4, log_softmax 4+4 (one kernel: read 4, and its gradient over them 4+4); backward of
          * it 12, of the shift zeros 4 and 4+4; cast back 4+w */
         return vocab * (2 * (4 + w) + 8 + (dtp_plan_loss(plan) == DTP_LOSS_EAGER ? 20 : 12) + 12 + cap);
+    if (plan->vocab_ranks > 1 && plan->runtime->dtensor && w < 4)
+        /* loss_parallel: maximum w; eager w+12 less that, zeros, exponential and their sum 24, times the gradient 8,
+         * cast back 4+w; compiled sum w and log_softmax w+4, zeros 4, the gradient 8+w */
+        return vocab * (dtp_plan_loss(plan) == DTP_LOSS_EAGER ? 2 * w + 48 : 4 * w + 16);
     if (dtp_plan_loss(plan) == DTP_LOSS_EAGER)
         /* logits.float(): w+4; log_softmax 4+4; its backward reads 4+4 writes 4, where nll has written zeros 4; cast
          * back 4+w */

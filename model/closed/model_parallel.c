@@ -345,12 +345,12 @@ static void fill_exchanges(const struct job *j, const struct stages *s, double e
 }
 
 /* Of what sums of a slice's gradients take, a layer's part and that of the tables. */
-static void share_sums(const struct job *j, double sums_s, double out[2])
+static void share_sums(const struct job *j, double sums_s, struct dtp_pipeline_parts *out)
 {
     const struct dtp_parameter_count count = dtp_transformer_count(&j->slice.transformer);
     const double share = (double)count.layers / (double)count.total;
-    out[0] = sums_s * share / (double)j->slice.transformer.layers;
-    out[1] = sums_s * (1 - share);
+    out->last_layer_s = sums_s * share / (double)j->slice.transformer.layers;
+    out->last_table_s = sums_s * (1 - share);
 }
 
 /* Calls on DTensors that the host is behind with are those of the optimizer too. */
@@ -366,7 +366,7 @@ static enum dtp_status fill_time(const struct job *j, struct stages *s, const st
         const double sums_s = fmax(0, j->parts.not_hidden_s - j->parts.exchanged_s + j->parts.contention_s);
         const bool before = hooks->sums_before_sending && hooks->sums_before_sending(j->plan);
         if (before)
-            share_sums(j, sums_s, parts.last_s);
+            share_sums(j, sums_s, &parts);
         status = dtp_pipeline_time_of(&parts, &p);
         p.exchange_s += before ? sums_s : 0;
         t->exposed_communication_s = before ? 0 : sums_s;

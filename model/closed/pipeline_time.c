@@ -52,7 +52,8 @@ static double split_s(const struct dtp_pipeline_parts *p, const struct dtp_stage
     return (stage->layers * (kind.matrices + 2.0) + (stage->head ? 2 : 0)) * dtp_calibration.split_group_s;
 }
 
-/* A host that reads how many rows experts have got waits for its GPU in each layer, and is never ahead of a pass. */
+/* A host that reads how many rows experts have got waits for its GPU in each layer, and is never ahead of a pass: taken
+ * of all models with experts, also where rows are padded or a graph is replayed and none is read. */
 static struct dtp_stage_cost never_ahead(struct dtp_stage_cost c)
 {
     c.forward_s = fmax(c.forward_s, c.launch_forward_s);
@@ -76,7 +77,7 @@ static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const s
         .backward_s = layers_s * p->shares.backward_s + ends_s / 3 + half_s,
         .weight_s = layers_s * p->shares.weight_s + ends_s / 3,
         .delayed_s = delayed * p->layer.device_s * p->shares.weight_s,
-        .last_s = exchanges ? stage->layers * p->last_s[0] + (stage->embedding || stage->head) * p->last_s[1] : 0,
+        .last_s = exchanges ? stage->layers * p->last_layer_s + (stage->embedding || stage->head) * p->last_table_s : 0,
         .launch_forward_s = t.launched_s / 3,
         .launch_backward_s = t.launched_s / 3,
         .launch_weight_s = t.launched_s / 3,
@@ -131,7 +132,9 @@ enum dtp_status dtp_pipeline_time_of(const struct dtp_pipeline_parts *parts, str
     add_means(parts, &schedule, &stages, out);
     out->sent_s = 2.0 * plan->virtual_stages * plan->accumulate * sent_s / fmax(1, boundaries);
     const bool posted = plan->runtime->holds_passes && !blocks;
-    const struct dtp_schedule_costs of_step[2] = {{costs, 1, true, posted}, {all, 1, true, posted}};
+    const struct dtp_schedule_costs of_step[2] = {
+        {.stages = costs, .pair_fraction = 1, .early = true, .posted = posted},
+        {.stages = all, .pair_fraction = 1, .early = true, .posted = posted}};
     status = dtp_schedule_steps(&schedule.shape, blocks ? DTP_SEND_BLOCKING : DTP_SEND_RENDEZVOUS, of_step, 2, step_s);
     out->computing_s = step_s[0];
     out->passes_s = step_s[1];

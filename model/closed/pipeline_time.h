@@ -24,8 +24,8 @@ struct dtp_pipeline_parts {
     struct dtp_stage_time layer, first, ends; /* first: what one of the model's dense layers takes besides; ends: head
                                                  and loss */
     double gathered_s;                        /* of all that a stage has received */
-    double last_s[2];    /* of the sums of gradients that a stage's last backward waits for: of a layer; of a table */
-    uint64_t sent_bytes; /* of a transfer between stages */
+    double last_layer_s, last_table_s;        /* of the sums of gradients that a stage's last backward waits for */
+    uint64_t sent_bytes;                      /* of a transfer between stages */
 };
 
 struct dtp_pipeline_time {

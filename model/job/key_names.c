@@ -108,7 +108,6 @@ const char *dtp_key_value_meant(enum dtp_key key, const char *value)
         {DTP_KEY_precision, "fp4", "write nvfp4"},
         {DTP_KEY_precision, "mixed", "write bf16-mixed or fp16-mixed"},
         {DTP_KEY_base, "4bit", "write nf4, or nf4-double with its scales in 8 bits"},
-        {DTP_KEY_base, "8bit", "write int8"},
         {DTP_KEY_lora, "true", "it is the rank of the adapters: 16"},
         {DTP_KEY_attention, "fa2", "write flash2"},
         {DTP_KEY_attention, "fa3", "write flash: the fastest kernel of the runtime and the GPU"},
@@ -119,7 +118,7 @@ const char *dtp_key_value_meant(enum dtp_key key, const char *value)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].key == key && dtp_names_equal(rows[i].word, value))
             return rows[i].meant;
-    return is_list(key, value) ? "lists and ranges are for sweep and search" : NULL;
+    return is_list(key, value) ? "lists and ranges are for flags of sweep, search and validate, --tp 2,4" : NULL;
 }
 
 const char *dtp_scenario_key_choices(const struct dtp_scenario_key *key, char *out, size_t bytes)

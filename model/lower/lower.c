@@ -278,7 +278,7 @@ static void derive_groups(struct dtp_lowering *l)
     struct dtp_stretch data = dtp_plan_group(l->plan, l->cluster, DTP_AXES_DENSE_DATA);
     struct dtp_stretch tensor = dtp_plan_group(l->plan, l->cluster, DTP_AXES(TP));
     l->tp = tensor.size;
-    l->vocab_ranks = dtp_plan_divides_vocab(l->plan) ? l->tp : 1;
+    l->vocab_ranks = l->tp > 1 ? l->plan->vocab_ranks : 1;
     l->tp_stride = tensor.stride;
     l->tp_group = l->expert_group = l->expert_tensor_group = DTP_NO_INDEX;
     l->data_ranks = data.size;

@@ -76,18 +76,19 @@ bool dtp_lower_parallel_in_python(const struct dtp_lowering *l)
 
 /* loss_parallel is written in Python operators (torch/distributed/tensor/parallel/loss.py): (zeros with the targets'
  * own + exp(x)) * gradient, each a tensor of its own, of which exp(x) is gone when the last is made. */
-void dtp_lower_parallel_python_gradient(struct dtp_lowering *l, double logits, uint64_t wide)
+void dtp_lower_parallel_python_gradient(struct dtp_lowering *l, double logits, uint64_t wide_bytes)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "sum");
-    dtp_buffer_id own = dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide, DTP_WRITE);
-    dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_UPDATE | DTP_FREE);
-    dtp_buffer_id sum = dtp_draft_new(l, &draft, "unscaled gradient", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_buffer_id own = dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, wide_bytes, DTP_WRITE);
+    dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide_bytes, DTP_UPDATE | DTP_FREE);
+    dtp_buffer_id sum = dtp_draft_new(l, &draft, "unscaled gradient", DTP_OWNER_LOGITS, wide_bytes, DTP_WRITE);
     dtp_draft_use(&draft, l->flight->loss_state, DTP_READ);
     dtp_draft_memory(l, &draft, logits * 24, 3);
     dtp_draft_end(l, &draft);
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "scaled");
-    l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    l->flight->logits_gradient =
+        dtp_draft_new(l, &draft, "logits gradient in fp32", DTP_OWNER_LOGITS, wide_bytes, DTP_WRITE);
     dtp_draft_use(&draft, sum, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, own, DTP_FREE);
     dtp_draft_use(&draft, l->flight->loss_state, DTP_FREE);

@@ -12,8 +12,8 @@ dtp_buffer_id dtp_lower_reduce_rows(struct dtp_lowering *l, uint64_t tokens);
 bool dtp_lower_compiled_in_parallel(const struct dtp_lowering *l);
 void dtp_lower_parallel_loss(struct dtp_lowering *l, uint64_t tokens);
 void dtp_lower_parallel_gradient(struct dtp_lowering *l, uint64_t tokens);
-/* The same, eager: whether; the gradient of `logits` logits in fp32, `wide` bytes. */
+/* The same, eager: whether; the gradient of `logits` logits in fp32, `wide_bytes` of them all. */
 bool dtp_lower_parallel_in_python(const struct dtp_lowering *l);
-void dtp_lower_parallel_python_gradient(struct dtp_lowering *l, double logits, uint64_t wide);
+void dtp_lower_parallel_python_gradient(struct dtp_lowering *l, double logits, uint64_t wide_bytes);
 
 #endif

@@ -10,7 +10,7 @@
  * measured. In a pipeline, whose stages stay gathered, eager forwards take two, backward one, or none where it
  * is in two passes: theirs are in what the engine's calls for groups take (split_group_s). Under tensor parallelism a
  * compiled block's call is in what a call on DTensors takes, and hooks around compiled blocks, whose parameters are
- * DTensors of two meshes, take longer (dtensor_unit_hooks_s). */
+ * DTensors of two meshes, are priced apart (dtensor_unit_hooks_s). */
 #ifndef DTP_HOST_CALLS_H
 #define DTP_HOST_CALLS_H
 

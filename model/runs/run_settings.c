@@ -259,8 +259,6 @@ static void write_pipeline(struct writer *w)
     if (w->framework->counts_ends || strstr(run->notes, "first and last stage have one layer less"))
         set(w, "stages", "counted");
     dtp_run_write_layout(w);
-    if (*run->stages)
-        dtp_run_write_stages(w);
     if (w->framework->counts_ends)
         chunks = chunks || !loops(run->schedule) ? chunks : 2;
     if (chunks > 1)
@@ -268,6 +266,8 @@ static void write_pipeline(struct writer *w)
     snprintf(schedule, sizeof schedule, "%s", schedule_word(run->schedule));
     for (char *c = schedule; *c; c++)
         *c = (char)tolower((unsigned char)*c);
+    if (*run->stages)
+        dtp_run_write_stages(w, schedule);
     bool plain = strcmp(schedule, "1f1b") == 0 || (strcmp(schedule, "interleaved") == 0 && chunks > 1);
     if (*schedule && !plain) /* which is the default */
         set_text(w, "schedule", schedule);

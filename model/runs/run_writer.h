@@ -72,8 +72,8 @@ void dtp_run_write_kinds(struct writer *w, const struct dtp_transformer *shape);
 void dtp_run_write_ahead(struct writer *w);
 /* The layout of stages that notes have. */
 void dtp_run_write_layout(struct writer *w);
-/* run_stages.c: that of column stages_ranks, which is not empty. */
-void dtp_run_write_stages(struct writer *w);
+/* run_stages.c: that of column stages_ranks, which is not empty, of a schedule by our word. */
+void dtp_run_write_stages(struct writer *w, const char *schedule);
 /* Refuses a row whose GPU, in column gpu or in notes, was held below its power, unless it says to as much as `gpu`, the
  * catalogue's (NULL: none), has. */
 void dtp_run_write_power(struct writer *w, const struct dtp_gpu *gpu);

@@ -95,6 +95,12 @@ static void test_loss_bytes(void **state)
     assert_near(dtp_loss_elements(&transformer, &eager), 3.0 * 32000, 1e-12);
     assert_near(dtp_loss_elements(&transformer, &compiled), 0, 0);
     assert_near(dtp_loss_bytes_per_token(&transformer, &compiled), 8.0 * 32000, 1e-12);
+    /* loss_parallel: maximum 2; eager to fp32, log_softmax 12, three tensors 24, their product 8, cast 6; compiled sum
+     * 2, log_softmax 6, zeros 4, gradient 10 */
+    eager.vocab_ranks = compiled.vocab_ranks = 2;
+    assert_near(dtp_loss_bytes_per_token(&transformer, &eager), 52.0 * 32000, 1e-12);
+    assert_near(dtp_loss_bytes_per_token(&transformer, &compiled), 24.0 * 32000, 1e-12);
+    eager.vocab_ranks = compiled.vocab_ranks = 1;
     transformer.final_softcap = 30; /* eager: divide, tanh, multiply 4 each; backward 4, 6, 4 */
     assert_near(dtp_loss_bytes_per_token(&transformer, &eager), (36.0 + 26) * 32000, 1e-12);
     assert_near(dtp_loss_bytes_per_token(&transformer, &compiled), 8.0 * 32000, 1e-12);

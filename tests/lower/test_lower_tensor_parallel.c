@@ -180,8 +180,6 @@ static bool waits(const struct dtp_program *program, const struct dtp_op *op, si
     return false;
 }
 
-/* Of a matrix cut by columns: the input is gathered again and the next matmul, its input gradient's, does not wait; the
- * one behind, the weight gradient's, waits for that and not for the sum, which what comes next waits for. */
 static uint64_t bytes_of(const struct dtp_program *program, const char *name)
 {
     uint64_t bytes = 0;
@@ -221,6 +219,8 @@ static void test_torch_alone(void **state)
     }
 }
 
+/* Of a matrix cut by columns: the input is gathered again and the next matmul, its input gradient's, does not wait; the
+ * one behind, the weight gradient's, waits for that and not for the sum, which what comes next waits for. */
 static void test_backward_overlaps(void **state)
 {
     (void)state;

@@ -30,6 +30,7 @@ static struct dtp_run olmoe(void)
                             .compile = "",
                             .schedule = "",
                             .sequence_parallel = "",
+                            .stages = "",
                             .attention = "",
                             .quantised_base = "",
                             .precision_recipe = "",

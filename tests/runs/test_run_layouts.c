@@ -112,10 +112,22 @@ static void test_script_of_layouts(void **state)
     assert_string_equal(dtp_stage_choice_text(&job.plan.stages), "Et*3|t*5|t*5|t*3|t*2|t*5|t*5|t*4L");
     run.stages = "0:emb+0-2 7:28-31+head;1:3-7 6:23-27;2:8-12 5:18-22;3:13-15";
     assert_refused(&run, "stages_ranks");
+    run.stages = "0:emb+0-2 6:23-27;1:3-7 7:28-31+head;2:8-12 5:18-22;3:13-15 4:16-17"; /* two ranks changed */
+    assert_refused(&run, "otherwise than pp 4 and pp_schedule 'ZBVZeroBubble'");
+    run.stages = "0:emb+0-2 7:28-31+head;1:3-7 6:22-27;2:8-12 5:18-22;3:13-15 4:16-17"; /* a layer twice */
+    assert_refused(&run, "stages_ranks");
+    run.stages = "0:emb+0-2+3-3 7:28-31+head;1:4-7 6:23-27;2:8-12 5:18-22;3:13-15 4:16-17";
+    assert_refused(&run, "stages_ranks");
     run.stages = "0:emb+0-x;1:2-31+head";
     assert_refused(&run, "is no list of stages");
     run.stages = "0:emb+0-2 7:28-30+head;1:3-7 6:23-27;2:8-12 5:18-22;3:13-15 4:16-17"; /* a layer is missing */
     assert_refused(&run, "has 31 t");
+    run.gpus = run.gpus_per_node = 8, run.global_batch = 16, run.dp = 2; /* data parallel ranks say the same */
+    run.stages = "0:emb+0-2 7:28-31+head;0:emb+0-2 7:28-31+head;1:3-7 6:23-27;1:3-7 6:23-27;2:8-12 5:18-22;2:8-12 "
+                 "5:18-22;3:13-15 4:16-17;3:13-15 4:16-17";
+    run.strategy_key = "full_shard";
+    job = job_of(&run);
+    assert_string_equal(dtp_stage_choice_text(&job.plan.stages), "Et*3|t*5|t*5|t*3|t*2|t*5|t*5|t*4L");
 }
 
 int main(void)

@@ -237,7 +237,7 @@ static void test_refusals(void **state)
     (void)state;
     struct dtp_plan plan = pipeline(DTP_SCHEDULE_ZB_V, 4, 8, 2);
     plan.checkpointing = DTP_CHECKPOINT_FULL;
-    expect_refused(plan, "replays a layer nine times");
+    expect_refused(plan, "replays a layer for each");
     plan.checkpointing = DTP_CHECKPOINT_NONE;
     plan.compile = true;
     expect_refused(plan, "PyTorch refuses of compiled stages");

@@ -450,7 +450,7 @@ static void test_posted_in_turns_by_hand(void **state)
     timed_make(&t, (struct dtp_schedule_shape){DTP_SCHEDULE_GPIPE, 2, 2, 0, 0}, DTP_SEND_RENDEZVOUS);
     for (int i = 0; i < 2; i++)
         t.stages[i] = (struct dtp_stage_cost){.forward_s = 1, .send_s = 3};
-    const struct dtp_schedule_costs costs = {t.stages, 1, true, true};
+    const struct dtp_schedule_costs costs = {.stages = t.stages, .pair_fraction = 1, .early = true, .posted = true};
     dtp_schedule_timer_run(t.timer, &costs, &t.timing);
     expect("F0 of rank 1", &t, t.timing.begin_s[t.schedule.first[1]], 4);
     expect("F1 of rank 1", &t, t.timing.begin_s[t.schedule.first[1] + 1], 8);

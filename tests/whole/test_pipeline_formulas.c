@@ -128,12 +128,12 @@ static void test_formulas_of_pipelines(void **state)
     check_ratios("memory bounded", ratios[BOUND], count, 76, 0.6, 1.8);    /* was 50 % */
     check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.1); /* was to 1.48; of it only the most is held */
     /* Tails are DualPipe's second copy and DDP's over slow links; was 25 %, from 0 to 100. */
-    check_ratios("step", ratios[STEP], count, 60, 0.3, 2);
+    check_ratios("step", ratios[STEP], count, 63, 0.3, 2);
     int between = 0;
     for (size_t i = 0; i < count; i++)
         between += ratios[STEP][i] > 0.8 && ratios[STEP][i] < 1.3;
     printf("%d from 0.8 to 1.3\n", between);
-    assert_true(draws_reach(between, (int)count, 92)); /* was 60 */
+    assert_true(draws_reach(between, (int)count, 95)); /* was 60 */
 }
 
 int main(void)
