@@ -21,7 +21,7 @@ static enum dtp_status read_all(FILE *file, const char *name, size_t most, const
                                 size_t *bytes, struct dtp_faults *faults)
 {
     size_t room = 0, used = 0;
-    while (!feof(file) && !ferror(file) && used <= most) {
+    do { /* of a standard input that has ended, too, which is an empty text */
         if (used + 1 >= room) {
             room = room ? 2 * room : FIRST_BYTES;
             char *wider = realloc(*out, room);
@@ -30,7 +30,7 @@ static enum dtp_status read_all(FILE *file, const char *name, size_t most, const
             *out = wider;
         }
         used += fread(*out + used, 1, room - 1 - used, file);
-    }
+    } while (!feof(file) && !ferror(file) && used <= most);
     if (ferror(file) && errno == EISDIR)
         return dtp_fault(faults, DTP_BAD_INPUT, name, 0, "is a folder%s", folder);
     if (ferror(file))
