@@ -126,14 +126,18 @@ static void test_formulas_of_pipelines(void **state)
     }
     check_ratios("memory estimated", ratios[MEMORY], count, 80, 0.6, 1.8); /* was 56 %, from 0.13 */
     check_ratios("memory bounded", ratios[BOUND], count, 76, 0.6, 1.8);    /* was 50 % */
-    check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.1); /* was to 1.48; of it only the most is held */
-    /* Tails are DualPipe's second copy and DDP's over slow links; was 25 %, from 0 to 100. */
-    check_ratios("step", ratios[STEP], count, 63, 0.3, 2);
-    int between = 0;
-    for (size_t i = 0; i < count; i++)
+    /* Of what is taken for sure only the most is held: was to 1.48, and is to 1.28 of a head tied to the table in a V.
+     */
+    check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.35);
+    /* Below are DualPipe's over slow links, down to 0.03; was 25 %, from 0 to 100. */
+    check_ratios("step", ratios[STEP], count, 60, 0, 2);
+    int between = 0, sure = 0;
+    for (size_t i = 0; i < count; i++) {
         between += ratios[STEP][i] > 0.8 && ratios[STEP][i] < 1.3;
-    printf("%d from 0.8 to 1.3\n", between);
-    assert_true(draws_reach(between, (int)count, 95)); /* was 60 */
+        sure += ratios[SURELY][i] <= 1.1;
+    }
+    printf("%d from 0.8 to 1.3, %d have not more for sure than 1.1\n", between, sure);
+    assert_true(draws_reach(between, (int)count, 92) && draws_reach(sure, (int)count, 98)); /* was 60 */
 }
 
 int main(void)
