@@ -1,12 +1,11 @@
 /* The closed form: communication and step time of a plan from formulas in N, L, B, T and ranks. Memory is that of its
  * step program (memory.h, job/estimate.h).
  *
- * It never walks a step program, so that it can check one. A call reads no file and no global, and takes a few
- * microseconds and allocates nothing; of a pipeline it walks the schedule's passes with what stages take
- * (pipeline_time.h), which takes from a tenth of a millisecond to some milliseconds with
- * ranks and chunks, most where an order is searched. Notation of the comments: psi parameters, P parameters of one
- * sharding unit, N shard ranks, R replicas, K micro-steps, T tokens per micro-step per GPU, w bytes of the compute
- * dtype, r of the reduce dtype.
+ * It never walks a step program, so that it can check one. A call reads no file and no global, takes a few microseconds
+ * and allocates nothing; of a pipeline it walks the schedule's passes with what stages take (pipeline_time.h), which
+ * takes from a tenth of a millisecond to some milliseconds with ranks and chunks, most where an order is searched.
+ * Notation of the comments: psi parameters, P parameters of one sharding unit, N shard ranks, R replicas, K
+ * micro-steps, T tokens per micro-step per GPU, w bytes of the compute dtype, r of the reduce dtype.
  *
  * The inputs must have passed dtp_transformer_check, dtp_cluster_check and dtp_plan_resolve. */
 #ifndef DTP_CLOSED_FORM_H

@@ -115,11 +115,12 @@ enum dtp_status dtp_pipeline_time_of(const struct dtp_pipeline_parts *parts, str
     enum dtp_status status = dtp_plan_stages(plan, parts->transformer, &stages, NULL);
     if (status != DTP_OK)
         return status;
-    struct dtp_stage_cost *costs = malloc(2 * (size_t)stages.count * sizeof *costs), *all = costs + stages.count;
+    struct dtp_stage_cost *costs = malloc(2 * (size_t)stages.count * sizeof *costs);
     if (!costs) {
         dtp_stages_destroy(&stages);
         return DTP_ENVIRONMENT;
     }
+    struct dtp_stage_cost *const all = costs + stages.count;
     for (uint32_t i = 0; i < stages.count; i++) {
         const uint32_t from = dtp_schedule_place(&schedule, 0, i).rank,
                        to = i + 1 < stages.count ? dtp_schedule_place(&schedule, 0, i + 1).rank : from;

@@ -1,5 +1,6 @@
 /* What PyTorch's host does around kernels, as programs have it: calls of compiled blocks and hooks of FSDP2's units;
  * and what a compiler keeps of packed weights under checkpointing, which it does not tag. */
+#include "plan/host_calls.h"
 #include "job/estimate.h"
 #include "lower/lower.h"
 #include "lower/lower_set.h"
@@ -100,6 +101,21 @@ static void test_calls_hold_up(void **state)
     assert_true(step_s[1] - step_s[0] > 0.9e-3 * 2 * LAYERS && step_s[1] - step_s[0] < 1.001e-3 * 2 * LAYERS);
 }
 
+/* A backward in two passes has its own calls for groups, of a stage and of the slice that stands for one alike. */
+static void test_split_backward_has_no_hooks(void **state)
+{
+    (void)state;
+    struct dtp_plan stage = torch_plan(DTP_FULL_SHARD, false);
+    stage.pp = 2, stage.schedule = DTP_SCHEDULE_ZB_V;
+    struct dtp_plan slice = stage;
+    slice.pp = 1, slice.pipeline_ranks = 2;
+    assert_int_equal(dtp_plan_unit_hooks(&stage, true), 0);
+    assert_int_equal(dtp_plan_unit_hooks(&slice, true), 0);
+    stage.schedule = slice.schedule = DTP_SCHEDULE_1F1B;
+    assert_int_equal(dtp_plan_unit_hooks(&stage, true), 1);
+    assert_int_equal(dtp_plan_unit_hooks(&slice, true), 1);
+}
+
 /* Host seconds of formulas grow by as much as a call does for each that the program has: of no compiled blocks under
  * tensor parallelism, where they are in what a call on DTensors takes, and in stages by the stages' rule. */
 static void test_formulas_count_the_same(void **state)
@@ -175,6 +191,7 @@ static void test_packed_weights(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls), cmocka_unit_test(test_calls_hold_up),
+                                       cmocka_unit_test(test_split_backward_has_no_hooks),
                                        cmocka_unit_test(test_formulas_count_the_same),
                                        cmocka_unit_test(test_packed_weights)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,53 +33,54 @@ static void assert_errors(const char *of, double *errors_pct, size_t count, doub
     assert_true(median <= most_median && errors_pct[count - 1] <= most);
 }
 
+/* Errors of the rows of a table that are predicted, of `only` where it is not NULL, each once; how many there are. */
+static size_t errors_of(const char *table, const char *const *only, enum dtp_run_memory kind, double *memory_pct,
+                        double *speed_pct, size_t most)
+{
+    struct dtp_faults faults = {0};
+    struct dtp_backtest *backtest = NULL;
+    const struct dtp_predictor simulated = dtp_predictor_simulated();
+    size_t count = 0;
+    assert_int_equal(dtp_backtest_run_only(table, NULL, &simulated, &catalog, &backtest, &faults), DTP_OK);
+    for (size_t i = 0; i < backtest->row_count; i++) {
+        bool wanted = backtest->rows[i].predicted;
+        for (size_t k = 0; only && wanted && k <= most; k++)
+            if (k == most || strcmp(backtest->rows[i].run.id, only[k]) == 0) {
+                wanted = k < most;
+                break;
+            }
+        if (!wanted)
+            continue;
+        assert_true(count < most);
+        memory_pct[count] = fabs(backtest->rows[i].memory_error_pct[kind]);
+        speed_pct[count++] = fabs(backtest->rows[i].error_pct);
+    }
+    dtp_backtest_destroy(backtest);
+    return count;
+}
+
 static void test_runs(void **state)
 {
     (void)state;
-    struct dtp_faults faults = {0};
-    struct dtp_backtest *backtest = NULL;
-    const struct dtp_predictor simulated = dtp_predictor_simulated();
-    assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/h200_more_runs.csv", NULL, &simulated, &catalog,
-                                           &backtest, &faults),
-                     DTP_OK);
     double allocated_pct[RUNS], speed_pct[RUNS];
-    for (int i = 0; i < RUNS; i++) {
-        size_t at = 0;
-        while (at < backtest->row_count && strcmp(backtest->rows[at].run.id, ids[i]) != 0)
-            at++;
-        assert_true(at < backtest->row_count && backtest->rows[at].predicted);
-        allocated_pct[i] = fabs(backtest->rows[at].memory_error_pct[DTP_RUN_ALLOCATED]);
-        speed_pct[i] = fabs(backtest->rows[at].error_pct);
-    }
+    assert_int_equal(errors_of(TEST_SOURCE_DIR "/scenarios/h200_more_runs.csv", ids, DTP_RUN_ALLOCATED, allocated_pct,
+                               speed_pct, RUNS),
+                     RUNS);
     assert_errors("allocated", allocated_pct, RUNS, 1, 6);
     assert_errors("tokens/s", speed_pct, RUNS, 6, 15);
-    dtp_backtest_destroy(backtest);
 }
 
 /* 33 runs of the script of h200_parallel_runs.csv on two GPUs, with other models and layouts, to which nothing was
- * fitted: 29 are predicted. */
+ * fitted: 29 are predicted. Allocated is of the rank furthest off. */
 static void test_holdout_layouts(void **state)
 {
     (void)state;
-    struct dtp_faults faults = {0};
-    struct dtp_backtest *backtest = NULL;
-    const struct dtp_predictor simulated = dtp_predictor_simulated();
     double allocated_pct[LAYOUTS], speed_pct[LAYOUTS];
-    int predicted = 0;
-    assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/holdout_parallel_runs.csv", NULL, &simulated,
-                                           &catalog, &backtest, &faults),
-                     DTP_OK);
-    for (size_t i = 0; i < backtest->row_count; i++) {
-        if (!backtest->rows[i].predicted)
-            continue;
-        assert_true(predicted < LAYOUTS);
-        allocated_pct[predicted] = fabs(backtest->rows[i].memory_error_pct[DTP_RUN_STAGES]);
-        speed_pct[predicted++] = fabs(backtest->rows[i].error_pct);
-    }
-    assert_int_equal(predicted, LAYOUTS);
-    assert_errors("allocated of the rank furthest off", allocated_pct, LAYOUTS, 0.3, 8.5);
+    assert_int_equal(errors_of(TEST_SOURCE_DIR "/scenarios/holdout_parallel_runs.csv", NULL, DTP_RUN_STAGES,
+                               allocated_pct, speed_pct, LAYOUTS),
+                     LAYOUTS);
+    assert_errors("allocated", allocated_pct, LAYOUTS, 0.3, 8.5);
     assert_errors("tokens/s", speed_pct, LAYOUTS, 4, 16);
-    dtp_backtest_destroy(backtest);
 }
 
 /* 75 runs of the same script with other models and settings, 65 of them on one GPU, to which nothing was fitted: all
@@ -88,22 +89,12 @@ static void test_holdout_layouts(void **state)
 static void test_holdout(void **state)
 {
     (void)state;
-    struct dtp_faults faults = {0};
-    struct dtp_backtest *backtest = NULL;
-    const struct dtp_predictor simulated = dtp_predictor_simulated();
-    assert_int_equal(dtp_backtest_run_only(TEST_SOURCE_DIR "/scenarios/holdout_more_runs.csv", NULL, &simulated,
-                                           &catalog, &backtest, &faults),
-                     DTP_OK);
-    assert_int_equal(backtest->row_count, HOLDOUT);
     double allocated_pct[HOLDOUT], speed_pct[HOLDOUT];
-    for (size_t i = 0; i < HOLDOUT; i++) {
-        assert_true(backtest->rows[i].predicted);
-        allocated_pct[i] = fabs(backtest->rows[i].memory_error_pct[DTP_RUN_ALLOCATED]);
-        speed_pct[i] = fabs(backtest->rows[i].error_pct);
-    }
+    assert_int_equal(errors_of(TEST_SOURCE_DIR "/scenarios/holdout_more_runs.csv", NULL, DTP_RUN_ALLOCATED,
+                               allocated_pct, speed_pct, HOLDOUT),
+                     HOLDOUT);
     assert_errors("allocated", allocated_pct, HOLDOUT, 0.1, 3);
     assert_errors("tokens/s", speed_pct, HOLDOUT, 4, 60);
-    dtp_backtest_destroy(backtest);
 }
 
 int main(void)

@@ -68,11 +68,10 @@ static void check_pipeline(struct dtp_resolver *r)
                         "leave compile out",
                         dtp_schedule_row(p->schedule)->word);
     if (splits && p->checkpointing == DTP_CHECKPOINT_FULL && p->runtime->schedules & 1u << p->schedule)
-        dtp_plan_refuse(
-            r, "checkpointing",
-            "full with %s, whose backward of weights calls autograd for each of them, replays a layer for "
-            "each, 2.6 times the step of the run that was measured; use 1f1b or interleaved, or leave it out",
-            dtp_schedule_row(p->schedule)->word);
+        dtp_plan_refuse(r, "checkpointing",
+                        "full with %s, whose backward of weights calls autograd for each of them, replays a layer for "
+                        "each: a run took 2.6 times what one replay would; use 1f1b or interleaved, or leave it out",
+                        dtp_schedule_row(p->schedule)->word);
     if (p->accumulate_sync)
         dtp_plan_refuse(r, "accumulate_sync",
                         "does not go with pp, whose stages reduce behind their last micro-batch; leave it out");
