@@ -116,12 +116,21 @@ struct dtp_handed dtp_lower_taken(struct dtp_lowering *l)
     return *handed_to(l, way_of(l->pass), l->pass->chunk, l->pass->micro_batch);
 }
 
+/* The gradient of a stage's input is let go when it has been sent; a backward of inputs alone leaves it as `.grad` of
+ * what the stage received, until the next step (stage_backward and stage_backward_input of
+ * torch/distributed/pipelining/_backward.py), and a stage on the same rank takes it as it is. */
+static bool holds_gradient(const struct dtp_lowering *l, const struct dtp_pass *pass, uint32_t to)
+{
+    return pass->kind == DTP_PASS_BACKWARD || to == l->role.rank;
+}
+
 void dtp_lower_give(struct dtp_lowering *l, dtp_buffer_id rows)
 {
     struct dtp_stage_place to;
     bool given = dtp_lower_given_to(l, l->pass, &to);
     if (dtp_lower_holds(l) && given) {
-        if (way_of(l->pass) == BACKWARD_WAY && rows.index != l->flight->taken.index)
+        if (way_of(l->pass) == BACKWARD_WAY && rows.index != l->flight->taken.index &&
+            holds_gradient(l, l->pass, to.rank))
             l->held[l->held_count++] = (struct dtp_handed){rows, DTP_NO_OP};
         else if (way_of(l->pass) == FORWARD_WAY && to.rank != l->role.rank)
             l->flight->result = rows;
@@ -305,7 +314,7 @@ static enum dtp_stream send_stream(const struct dtp_lowering *l, const struct dt
 }
 
 /* What a pass made for another rank, which is let go: where the next pass does not wait for it, the allocator does. Or
- * it is held, activations until the backward of the pass, gradients until the next step. */
+ * it is held, activations until the backward of the pass, gradients as above. */
 static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer_id given)
 {
     struct dtp_stage_place to;
@@ -318,7 +327,7 @@ static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer
     draft.op.micro_step = (uint16_t)pass->micro_batch;
     draft.op.stream = send_stream(l, pass, to.rank);
     draft.op.tag = tag_of(l, pass, dtp_schedule_stage(l->role.pipeline->schedule, to.rank, to.chunk));
-    bool stays = dtp_lower_holds(l) || (dtp_lower_copies(l) && forward);
+    bool stays = (dtp_lower_holds(l) && (forward || holds_gradient(l, pass, to.rank))) || (dtp_lower_copies(l) && forward);
     uint32_t let_go = blocking ? DTP_FREE : dtp_lower_let_go(l);
     transfer_rows(l, &draft, DTP_ROLE_INPUT, given, stays ? DTP_READ : DTP_READ | let_go);
     if (!forward)

@@ -91,10 +91,35 @@ void dtp_lower_forget_all_casts(struct dtp_lowering *l)
     }
 }
 
+/* DTensor gives embedding_dense_backward's replicated operands a replicated result: a gradient of the whole table on
+ * each rank, which is cut to the rank's rows where it is reduced, or where the optimizer reads it
+ * (torch/distributed/tensor/_ops/_embedding_ops.py; torch/distributed/fsdp/_fully_shard/_fsdp_param.py,
+ * _get_grad_inner_tensor). A tied head's gradient is of the rank's rows, and so is what is added to it. */
+uint64_t dtp_lower_made_elements(const struct dtp_lowering *l, const struct dtp_lower_module *of, int part)
+{
+    bool table = of == &l->root && part == DTP_ROOT_EMBEDDING && l->plan->runtime->dtensor && !l->transformer->tied_head;
+    return dtp_bytes_product(of->elements[part], table ? l->vocab_ranks : 1);
+}
+
+dtp_buffer_id dtp_lower_cut_table_gradient(struct dtp_lowering *l, dtp_buffer_id whole, uint64_t element_bytes,
+                                           unsigned frees)
+{
+    uint64_t bytes = dtp_bytes_product(element_bytes, l->root.elements[DTP_ROOT_EMBEDDING]);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "rows of the embedding gradient");
+    dtp_buffer_id rows = dtp_draft_new(l, &draft, l->root.gradient_name[DTP_ROOT_EMBEDDING], DTP_OWNER_WORKSPACE, bytes,
+                                       DTP_WRITE);
+    dtp_draft_use(&draft, whole, DTP_READ | frees);
+    dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
+    draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+    dtp_draft_end(l, &draft);
+    return rows;
+}
+
 void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, int part, uint64_t element_bytes)
 {
     struct dtp_module_state *state = dtp_lower_state(l);
-    uint64_t elements = module(l)->elements[part];
+    uint64_t elements = dtp_lower_made_elements(l, module(l), part);
     if (state->gradient_buffer.index == DTP_NO_INDEX) {
         state->gradient[part] = dtp_draft_new(l, draft, module(l)->gradient_name[part], l->gradient_owner,
                                               element_bytes * elements, DTP_WRITE);
@@ -147,7 +172,8 @@ static void accumulate(struct dtp_lowering *l, struct dtp_module_state *state, i
     dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, module(l)->gradient_name[part]);
     dtp_draft_use(&draft, state->kept[part], DTP_UPDATE);
     dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE);
-    dtp_draft_pass(l, &draft, 3 * (double)(dtp_lower_bytes(l)->grads * module(l)->elements[part]), 0, 1);
+    dtp_draft_pass(l, &draft, 3 * (double)(dtp_lower_bytes(l)->grads * dtp_lower_made_elements(l, module(l), part)), 0,
+                   1);
     dtp_draft_end(l, &draft);
     state->gradient[part] = DTP_NO_BUFFER;
 }

@@ -576,6 +576,11 @@ void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, 
  * meanwhile is added to what was there `before`. */
 void dtp_lower_add_gradient(struct dtp_lowering *l, int part, dtp_buffer_id before);
 void dtp_lower_cast_gradient(struct dtp_lowering *l, int part);       /* autocast: into the parameters' dtype */
+/* Elements of the gradient that autograd makes of a part: what the rank has of it, or more. */
+uint64_t dtp_lower_made_elements(const struct dtp_lowering *l, const struct dtp_lower_module *of, int part);
+/* A tensor of the rank's rows of `whole`, which is freed with `frees` DTP_FREE and stays with 0. */
+dtp_buffer_id dtp_lower_cut_table_gradient(struct dtp_lowering *l, dtp_buffer_id whole, uint64_t element_bytes,
+                                           unsigned frees);
 bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer); /* the layer's casts are made again in backward */
 
 static inline void dtp_lower_around_experts(struct dtp_lowering *l, void (*hook)(struct dtp_lowering *l, bool backward),

@@ -288,9 +288,27 @@ static struct dtp_lower_moments updated(const struct dtp_lower_module *module, c
     return all.first.index == DTP_NO_INDEX ? state->moments : all;
 }
 
+/* The rank's rows of a table's gradient that is whole, for the time of the update; else DTP_NO_BUFFER. */
+static dtp_buffer_id own_table_rows(struct dtp_lowering *l)
+{
+    dtp_buffer_id whole = l->state[l->transformer->layers].kept[DTP_ROOT_EMBEDDING];
+    bool more = dtp_lower_made_elements(l, &l->root, DTP_ROOT_EMBEDDING) > l->root.elements[DTP_ROOT_EMBEDDING];
+    return more && whole.index != DTP_NO_INDEX ? dtp_lower_cut_table_gradient(l, whole, l->bytes.grads, 0)
+                                               : DTP_NO_BUFFER;
+}
+
+static void free_rows(struct dtp_lowering *l, dtp_buffer_id rows)
+{
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "rows of the embedding gradient");
+    dtp_draft_use(&draft, rows, DTP_FREE);
+    dtp_draft_end(l, &draft);
+}
+
 static void update_modules(struct dtp_lowering *l)
 {
     uint64_t ranks = l->plan->shard_group, before = 0;
+    dtp_buffer_id rows = own_table_rows(l);
     for (uint64_t i = 0; i <= l->transformer->layers; i++) {
         bool root = i == l->transformer->layers;
         const struct dtp_lower_module *module = dtp_lower_module_at(l, i);
@@ -300,12 +318,16 @@ static void update_modules(struct dtp_lowering *l)
             bool apart = l->state[i].kept[part].index != DTP_NO_INDEX;
             grads[part] = apart || !l->own ? l->state[i].kept[part] : bucket_of(l, i, part);
         }
+        if (root && rows.index != DTP_NO_INDEX)
+            grads[DTP_ROOT_EMBEDDING] = rows;
         uint64_t end = before + module->trained_elements;
         uint64_t apart = dtp_lower_muon(l, module, i) + dtp_lower_projected(l, module, i);
         dtp_lower_update(l, l->state[i].params, updated(module, &l->state[i]), grads, module->parts,
                          dtp_divide_up(end, ranks) - dtp_divide_up(before, ranks) - apart);
         before = end;
     }
+    if (rows.index != DTP_NO_INDEX)
+        free_rows(l, rows);
     for (uint64_t i = 0; i <= l->transformer->layers; i++)
         free_gradients(l, i, dtp_lower_module_at(l, i)->parts);
     dtp_lower_stand(l, DTP_NO_LAYER);

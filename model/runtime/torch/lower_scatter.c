@@ -14,7 +14,8 @@
 static void accumulate_part(struct dtp_lowering *l, struct dtp_module_state *state,
                             const struct dtp_lower_module *module, int part)
 {
-    double elements = (double)module->elements[part], c = (double)l->compute, r = (double)l->bytes.reduce;
+    uint64_t made = dtp_lower_made_elements(l, module, part);
+    double elements = (double)made, c = (double)l->compute, r = (double)l->bytes.reduce;
     if (state->gradient[part].index == DTP_NO_INDEX)
         return;
     bool first = state->kept[part].index == DTP_NO_INDEX;
@@ -27,7 +28,7 @@ static void accumulate_part(struct dtp_lowering *l, struct dtp_module_state *sta
     dtp_draft_begin(l, &draft, first ? DTP_OP_CAST : DTP_OP_ACCUMULATE, module->gradient_name[part]);
     if (first)
         state->kept[part] = dtp_draft_new(l, &draft, "accumulated gradient", DTP_OWNER_GRADS,
-                                          l->bytes.reduce * module->elements[part], DTP_WRITE);
+                                          l->bytes.reduce * made, DTP_WRITE);
     else
         dtp_draft_use(&draft, state->kept[part], DTP_UPDATE);
     dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE);
@@ -61,6 +62,16 @@ void dtp_lower_await_reduction(struct dtp_lowering *l)
     dtp_lower_sharding_of(l)->reducing = NULL;
 }
 
+/* Of a gradient that was made of more rows than the rank has, its own. */
+static void cut_gradients(struct dtp_lowering *l, const struct dtp_unit_module *at, dtp_buffer_id *gradients,
+                          uint64_t element_bytes)
+{
+    for (int part = at->first; part < at->end; part = dtp_unit_next(at, part))
+        if (gradients[part].index != DTP_NO_INDEX &&
+            dtp_lower_made_elements(l, at->module, part) > at->module->elements[part])
+            gradients[part] = dtp_lower_cut_table_gradient(l, gradients[part], element_bytes, DTP_FREE);
+}
+
 /* Gradients into the padded input, cast to the reduce dtype. */
 static void fill_scatter_input(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
@@ -70,6 +81,7 @@ static void fill_scatter_input(struct dtp_lowering *l, struct dtp_lower_unit *un
         struct dtp_unit_module at = dtp_unit_module(l, unit, i);
         dtp_buffer_id *gradients = whole ? at.state->kept : at.state->gradient;
         struct dtp_draft draft;
+        cut_gradients(l, &at, gradients, source);
         dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "gradients");
         if (i == 0)
             unit->scatter_input = dtp_draft_new(l, &draft, "reduce-scatter input", DTP_OWNER_REDUCE,
