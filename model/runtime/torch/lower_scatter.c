@@ -72,6 +72,32 @@ static void cut_gradients(struct dtp_lowering *l, const struct dtp_unit_module *
             gradients[part] = dtp_lower_cut_table_gradient(l, gradients[part], element_bytes, DTP_FREE);
 }
 
+/* The gradient of a unit's last tensor is still named by foreach_reduce's loop over them when the others go, so that it
+ * stands beside the reduce-scatter's output as well; on one rank there is no such loop (_fsdp_collectives.py). Told of
+ * what lies outside of blocks and of experts, whose last tensor is a matrix. */
+static int named_last(const struct dtp_lowering *l, const struct dtp_lower_unit *unit,
+                      const struct dtp_unit_module *at, const dtp_buffer_id *gradients)
+{
+    int last = DTP_MAX_PARTS;
+    if (unit->ranks == 1 || l->adapts || (at->module != &l->root && !unit->experts))
+        return last;
+    for (int part = at->first; part < at->end; part = dtp_unit_next(at, part))
+        if (gradients[part].index != DTP_NO_INDEX)
+            last = part;
+    return last < DTP_MAX_PARTS && at->module->rows[last] ? last : DTP_MAX_PARTS;
+}
+
+static void let_last_go(struct dtp_lowering *l, struct dtp_lower_unit *unit)
+{
+    struct dtp_draft draft;
+    if (unit->named.index == DTP_NO_INDEX)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradient of the last tensor");
+    dtp_draft_use(&draft, unit->named, DTP_FREE);
+    dtp_draft_end(l, &draft);
+    unit->named = DTP_NO_BUFFER;
+}
+
 /* Gradients into the padded input, cast to the reduce dtype. */
 static void fill_scatter_input(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
@@ -82,6 +108,7 @@ static void fill_scatter_input(struct dtp_lowering *l, struct dtp_lower_unit *un
         dtp_buffer_id *gradients = whole ? at.state->kept : at.state->gradient;
         struct dtp_draft draft;
         cut_gradients(l, &at, gradients, source);
+        int last = named_last(l, unit, &at, gradients);
         dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "gradients");
         if (i == 0)
             unit->scatter_input = dtp_draft_new(l, &draft, "reduce-scatter input", DTP_OWNER_REDUCE,
@@ -89,7 +116,9 @@ static void fill_scatter_input(struct dtp_lowering *l, struct dtp_lower_unit *un
         else
             dtp_draft_use(&draft, unit->scatter_input, DTP_UPDATE);
         for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
-            dtp_draft_use(&draft, gradients[part], DTP_READ | DTP_FREE);
+            dtp_draft_use(&draft, gradients[part], part == last ? DTP_READ : DTP_READ | DTP_FREE);
+            if (part == last)
+                unit->named = gradients[part];
             gradients[part] = DTP_NO_BUFFER;
         }
         dtp_draft_memory(l, &draft, (double)((source + l->bytes.reduce) * at.elements), 1);
@@ -265,6 +294,7 @@ void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *u
         fill_scatter_input(l, unit);
     }
     dtp_buffer_id reduced = scatter(l, unit);
+    let_last_go(l, unit);
     if (l->plan->fsdp1)
         unit->scatter_input = DTP_NO_BUFFER;
     dtp_lower_all_reduce(l, unit, reduced);

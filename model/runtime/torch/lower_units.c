@@ -80,7 +80,7 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     unit->ranks = unit->experts ? dtp_plan_expert_shard_ranks(l->cluster, l->plan) : l->plan->shard_group;
     unit->group = unit->experts ? s->expert_shard_group : s->shard_group;
     unit->post_forward = DTP_NO_BUFFER;
-    unit->flat = unit->scatter_input = unit->grads = unit->accumulated = DTP_NO_BUFFER;
+    unit->flat = unit->scatter_input = unit->grads = unit->accumulated = unit->named = DTP_NO_BUFFER;
     unit->gathered = unit->scattered = DTP_NO_OP;
     for (uint64_t i = 0; i < dtp_unit_modules(unit); i++)
         add_module(l, unit, i);
