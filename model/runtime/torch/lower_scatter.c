@@ -62,16 +62,6 @@ void dtp_lower_await_reduction(struct dtp_lowering *l)
     dtp_lower_sharding_of(l)->reducing = NULL;
 }
 
-/* Of a gradient that was made of more rows than the rank has, its own. */
-static void cut_gradients(struct dtp_lowering *l, const struct dtp_unit_module *at, dtp_buffer_id *gradients,
-                          uint64_t element_bytes)
-{
-    for (int part = at->first; part < at->end; part = dtp_unit_next(at, part))
-        if (gradients[part].index != DTP_NO_INDEX &&
-            dtp_lower_made_elements(l, at->module, part) > at->module->elements[part])
-            gradients[part] = dtp_lower_cut_table_gradient(l, gradients[part], element_bytes, DTP_FREE);
-}
-
 /* The gradient of a unit's last tensor is still named by foreach_reduce's loop over them when the others go, so that it
  * stands beside the reduce-scatter's output as well; on one rank there is no such loop (_fsdp_collectives.py). Told of
  * what lies outside of blocks and of experts, whose last tensor is a matrix. */
@@ -107,7 +97,6 @@ static void fill_scatter_input(struct dtp_lowering *l, struct dtp_lower_unit *un
         struct dtp_unit_module at = dtp_unit_module(l, unit, i);
         dtp_buffer_id *gradients = whole ? at.state->kept : at.state->gradient;
         struct dtp_draft draft;
-        cut_gradients(l, &at, gradients, source);
         int last = named_last(l, unit, &at, gradients);
         dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "gradients");
         if (i == 0)
@@ -283,6 +272,19 @@ void dtp_lower_collect_gradients(struct dtp_lowering *l, struct dtp_lower_unit *
         accumulate_flat(l, unit);
     else if (l->whole_gradients)
         accumulate(l, unit);
+}
+
+void dtp_lower_cut_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit)
+{
+    if (!unit->root)
+        return;
+    struct dtp_unit_module at = dtp_unit_module(l, unit, dtp_unit_modules(unit) - 1);
+    dtp_buffer_id *gradients = l->whole_gradients ? at.state->kept : at.state->gradient;
+    uint64_t element_bytes = l->whole_gradients ? l->bytes.reduce : l->compute;
+    for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
+        if (gradients[part].index != DTP_NO_INDEX &&
+            dtp_lower_made_elements(l, at.module, part) > at.module->elements[part])
+            gradients[part] = dtp_lower_cut_table_gradient(l, gradients[part], element_bytes, DTP_FREE);
 }
 
 void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit)

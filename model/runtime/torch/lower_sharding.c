@@ -366,9 +366,12 @@ static void after_replay(struct dtp_lowering *l)
 static void finish_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     uint16_t layer = l->layer;
+    bool reduces = l->reduces && unit->shard; /* of frozen parameters there is nothing to reduce */
     dtp_lower_collect_gradients(l, unit);
+    if (reduces && !l->plan->fsdp1)
+        dtp_lower_cut_gradients(l, unit);
     release_weights(l, unit);
-    if (l->reduces && unit->shard) /* of frozen parameters there is nothing to reduce */
+    if (reduces)
         dtp_lower_reduce_gradients(l, unit);
     dtp_lower_stand(l, layer);
     if (dtp_unit_is_last(l, unit)) { /* the step's last reduction is awaited before anything else runs */

@@ -103,8 +103,10 @@ static inline struct dtp_lower_unit *dtp_lower_unit_of_experts(const struct dtp_
 }
 uint64_t dtp_unit_modules(const struct dtp_lower_unit *unit);
 struct dtp_unit_module dtp_unit_module(struct dtp_lowering *l, const struct dtp_lower_unit *unit, uint64_t index);
-/* lower_scatter.c, when the unit's backward is through, before and after its weights are released. */
+/* lower_scatter.c, when the unit's backward is through, before and after its weights are released; before that, too,
+ * what is to be reduced is cut to what the rank has of it. */
 void dtp_lower_collect_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);
+void dtp_lower_cut_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);
 void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit);
 void dtp_lower_await_reduction(struct dtp_lowering *l);
 void dtp_lower_all_reduce(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_buffer_id reduced);
