@@ -201,7 +201,8 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
     return beside;
 }
 
-/* The embedding's gradient, made with the root gathered, beside the head's; then the root's reduction as a unit's. */
+/* The embedding's gradient, made with the root gathered, beside the head's; then the root's reduction as a unit's, of
+ * FSDP2 the last tensor's gradient still beside it. */
 static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, struct dtp_bound_beside *beside)
 {
     const struct dtp_units *t = b->trained;
@@ -221,6 +222,11 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, s
         dtp_bound_keep_late(b, rest + f->first + 2 * c * root);
     else if (reduces)
         dtp_bound_keep_late(b, rest + (f->whole ? 0 : c * root) + input);
+    if (reduces && !b->plan->fsdp1 && b->units->ranks > 1 && !dtp_plan_adapts(b->plan)) {
+        const uint64_t last = f->ends ? (t->position ? t->position : t->embedding) : t->head;
+        const uint64_t whole = f->whole ? f->whole_bytes * root : 0, named = (f->whole ? f->whole_bytes : c) * last;
+        dtp_bound_keep_late(b, rest - whole + named + input + b->bytes.reduce * f->end_shard);
+    }
     if (!f->whole)
         dtp_bound_keep_late(b, rest + (b->plan->fsdp1 ? larger(c * root, input) + b->bytes.grads * f->end_shard
                                                       : input + f->reduced_bytes * f->end_shard));

@@ -327,8 +327,10 @@ static void send(struct dtp_lowering *l, const struct dtp_pass *pass, dtp_buffer
     draft.op.micro_step = (uint16_t)pass->micro_batch;
     draft.op.stream = send_stream(l, pass, to.rank);
     draft.op.tag = tag_of(l, pass, dtp_schedule_stage(l->role.pipeline->schedule, to.rank, to.chunk));
-    bool stays = (dtp_lower_holds(l) && (forward || holds_gradient(l, pass, to.rank))) || (dtp_lower_copies(l) && forward);
-    uint32_t let_go = blocking ? DTP_FREE : dtp_lower_let_go(l);
+    bool stays =
+        (dtp_lower_holds(l) && (forward || holds_gradient(l, pass, to.rank))) || (dtp_lower_copies(l) && forward);
+    bool lent = !forward && blocking && dtp_lower_holds(l); /* what torch sent is named until it sends the next */
+    uint32_t let_go = lent ? 0 : blocking ? DTP_FREE : dtp_lower_let_go(l);
     transfer_rows(l, &draft, DTP_ROLE_INPUT, given, stays ? DTP_READ : DTP_READ | let_go);
     if (!forward)
         dtp_draft_use(&draft, l->flight->received, DTP_FREE);

@@ -142,9 +142,30 @@ static void test_replays_and_head_norms(void **state)
     dtp_program_destroy(program);
 }
 
+static uint64_t bytes_of(const struct dtp_program *program, const char *name)
+{
+    uint64_t bytes = 0;
+    for (size_t b = 0; b < dtp_program_buffer_count(program); b++)
+        if (strcmp(dtp_program_buffers(program)[b].name, name) == 0)
+            bytes += dtp_program_buffers(program)[b].bytes;
+    return bytes;
+}
+
+/* Gradients that are let go right behind the issue of their reduce-scatter, which has read a copy of them. */
+static size_t frees_behind_scatters(const struct dtp_program *program)
+{
+    const struct dtp_op *ops = dtp_program_ops(program);
+    size_t count = 0;
+    for (size_t i = 1; i < dtp_program_op_count(program); i++)
+        count += ops[i - 1].kind == DTP_OP_REDUCE_SCATTER && strcmp(ops[i].name, "gradient of the last tensor") == 0;
+    return count;
+}
+
 /* torchtitan: what matmuls read stays as it was gathered, so a layer gathers and scatters twice each way; the embedding
  * scatters and gathers its gradient, the head the other way round. The loss sums 3 x 2048 fp32, the gradients of 65
- * norms of 4096 are summed one by one in bf16. FSDP2's groups are every fourth rank. */
+ * norms of 4096 are summed one by one in bf16. FSDP2's groups are every fourth rank. Each rank makes a gradient of the
+ * whole table, of 32000 rows, and cuts its quarter out; the head's is of its columns. Both are the last tensor of their
+ * unit and stand until the reduce-scatter has its output. */
 static void test_torch(void **state)
 {
     const double once = 0.75 * 2048 * 4096 * 2;
@@ -165,6 +186,8 @@ static void test_torch(void **state)
         assert_int_equal(sent.sums, 3 + 65);
         assert_near(sent.gathered, (double)sent.gathers * once, 0);
         assert_near(sent.summed, 2 * 0.75 * (3 * 2048 * 4.0 + 65 * 4096 * 2.0), 0);
+        assert_int_equal(bytes_of(program, "embedding gradient"), 2 * (32000 + 32000 / TP) * UINT64_C(4096));
+        assert_int_equal(frees_behind_scatters(program), 2);
         for (size_t i = 0; i < dtp_program_group_count(program); i++)
             assert_true(dtp_program_groups(program)[i].stride ==
                         (dtp_program_groups(program)[i].ranks == TP && !i ? 1 : TP));
@@ -178,15 +201,6 @@ static bool waits(const struct dtp_program *program, const struct dtp_op *op, si
         if (dtp_program_dependencies(program, op)[i].index == earlier)
             return true;
     return false;
-}
-
-static uint64_t bytes_of(const struct dtp_program *program, const char *name)
-{
-    uint64_t bytes = 0;
-    for (size_t b = 0; b < dtp_program_buffer_count(program); b++)
-        if (strcmp(dtp_program_buffers(program)[b].name, name) == 0)
-            bytes += dtp_program_buffers(program)[b].bytes;
-    return bytes;
 }
 
 /* One rank of each part: nothing is sharded, gathered or reduced but by tensor parallel ranks. The stream is whole on

@@ -73,7 +73,8 @@ static uint32_t kernels_of(const struct dtp_program *program, enum dtp_op_kind k
 
 /* The last of 2 ranks has stages 1 and 3 of one layer each, and the head. A layer has 7 matrices and 2 norms, which a
  * backward of inputs walks to; one of weights calls the engine for each, and for the head's matrix. A layer is a unit,
- * and the head one. Undivided backwards walk nowhere. */
+ * and the head one. What a backward of inputs sends stays as `.grad` until the next step. Undivided backwards walk
+ * nowhere and keep nothing. */
 static void test_host_of_stages(void **state)
 {
     (void)state;
@@ -85,6 +86,7 @@ static void test_host_of_stages(void **state)
     assert_int_equal(kernels_of(last, DTP_OP_HOST_GROUPS, "graph walked"), 4 * (9 + 9 + 2));
     assert_int_equal(kernels_of(last, DTP_OP_HOST_GROUPS, "engine called"), 4 * (9 + 9 + 1));
     assert_int_equal(kernels_of(last, DTP_OP_HOST_HOOKS, NULL), 4 * 3 * 2); /* each as long as two others */
+    assert_int_equal(count_ops(last, DTP_OP_FREE, "gradients of inputs"), 2 * 4);
     struct dtp_program_totals with, without = {0};
     dtp_program_sum(last, &with);
     for (size_t i = 0; i < dtp_program_op_count(last); i++)
@@ -96,6 +98,7 @@ static void test_host_of_stages(void **state)
     plan.compile = true;
     set = proven_set(&t, &cluster, &plan);
     assert_int_equal(count_ops(set.roles[1].program, DTP_OP_HOST_GROUPS, NULL), 0);
+    assert_int_equal(count_ops(set.roles[1].program, DTP_OP_FREE, "gradients of inputs"), 0);
     assert_int_equal(kernels_of(set.roles[1].program, DTP_OP_HOST_HOOKS, NULL), 4 * 3 * 2); /* one each way */
     dtp_program_set_release(&set);
 }
@@ -111,7 +114,7 @@ static uint64_t standing(const struct dtp_program *program, const char *name)
 }
 
 /* Units are gathered and reduced once a step, whatever there are of micro-batches; buffers of what is received stand
- * for each of them; no rank waits for a norm of gradients. */
+ * for each of them, and what is sent back goes when the next is; no rank waits for a norm of gradients. */
 static void test_once_a_step(void **state)
 {
     (void)state;
@@ -128,7 +131,8 @@ static void test_once_a_step(void **state)
         assert_int_equal(standing(program, "block input"), r == 0 ? 0 : 6 * rows);
         assert_int_equal(standing(program, "residual gradient"), r == 3 ? 0 : 6 * rows);
         assert_int_equal(count_ops(program, DTP_OP_ACCUMULATE, "gradient norm"), 0);
-        assert_int_equal(count_ops(program, DTP_OP_FREE, "gradients of inputs"), r == 0 ? 0 : 6);
+        assert_int_equal(count_ops(program, DTP_OP_FREE, "gradients of inputs"), 0);
+        assert_int_equal(count_ops(program, DTP_OP_FREE, "lent"), r == 0 ? 0 : 6);
     }
     dtp_program_set_release(&set);
 }
