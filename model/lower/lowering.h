@@ -376,7 +376,7 @@ static inline uint64_t dtp_lower_model_layer(const struct dtp_lowering *l)
 }
 static inline bool dtp_lower_checkpointed(const struct dtp_lowering *l, uint64_t layer)
 {
-    return dtp_checkpointed(&l->checkpointing, layer);
+    return dtp_checkpointed(&l->checkpointing, dtp_lower_layer_of_model(l, layer));
 }
 
 /* ---- the concerns ------------------------------------------------------------------------------------------------ */
