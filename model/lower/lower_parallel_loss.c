@@ -30,14 +30,16 @@ dtp_buffer_id dtp_lower_reduce_rows(struct dtp_lowering *l, uint64_t tokens)
     return rows;
 }
 
-/* loss_parallel compiled keeps log-softmax in fp32, as eager does: beside its sums over ranks nothing is fused (saved
- * tensors of five compiled layers' losses, reports/h200/README.md). */
+/* loss_parallel compiled keeps log-softmax in fp32, as eager does, and makes it out of logits in fp32 less the maximum,
+ * which stand beside it: across its sums over ranks nothing is fused (tensors that live at the peak of compiled stages,
+ * reports/h200/README.md). */
 bool dtp_lower_compiled_in_parallel(const struct dtp_lowering *l)
 {
     return l->vocab_ranks > 1 && l->plan->runtime->dtensor && l->loss == DTP_LOSS_FUSED;
 }
 
-/* Behind the maximum a pass for the sum of exponentials c, and log-softmax c + 4. */
+/* Behind the maximum less which the logits are written c + 4, a pass for the sum of exponentials 4, and log-softmax
+ * 4 + 4. */
 void dtp_lower_parallel_loss(struct dtp_lowering *l, uint64_t tokens)
 {
     double logits = (double)tokens * (double)l->transformer->vocab;
@@ -47,25 +49,25 @@ void dtp_lower_parallel_loss(struct dtp_lowering *l, uint64_t tokens)
     dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
     l->flight->loss_state = dtp_draft_new(l, &draft, "log-softmax", DTP_OWNER_LOGITS,
                                           dtp_bytes_product(tokens, 4 * l->transformer->vocab), DTP_WRITE);
+    dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, dtp_bytes_product(tokens, 4 * l->transformer->vocab),
+                  DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, l->flight->logits, dtp_lower_last_of_logits(l));
-    dtp_draft_memory(l, &draft, logits * (double)(2 * l->compute + 4), 2);
+    dtp_draft_memory(l, &draft, logits * (double)(l->compute + 16), 3);
     dtp_draft_end(l, &draft);
     if (!dtp_lower_holds(l))
         l->flight->logits = DTP_NO_BUFFER;
 }
 
-/* Zeros with the targets' own are a tensor, 4; with log-softmax 4 + 4 they make the gradient, c. */
+/* Log-softmax 4 and the targets make the gradient, c. */
 void dtp_lower_parallel_gradient(struct dtp_lowering *l, uint64_t tokens)
 {
     uint64_t vocab = l->transformer->vocab;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS_BACKWARD, "");
-    dtp_draft_new(l, &draft, "nll gradient", DTP_OWNER_LOGITS, dtp_bytes_product(tokens, 4 * vocab),
-                  DTP_UPDATE | DTP_FREE);
     l->flight->logits_gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS,
                                                dtp_bytes_product(tokens, l->compute * vocab), DTP_WRITE);
     dtp_draft_use(&draft, l->flight->loss_state, DTP_READ | DTP_FREE);
-    dtp_draft_memory(l, &draft, (double)tokens * (double)vocab * (double)(12 + l->compute), 3);
+    dtp_draft_memory(l, &draft, (double)tokens * (double)vocab * (double)(4 + l->compute), 2);
     dtp_draft_end(l, &draft);
 }
 
