@@ -319,6 +319,12 @@ static uint64_t rotary_workspace(const struct dtp_lowering *l)
     return most - q - k;
 }
 
+bool dtp_lower_rotates_rows(const struct dtp_lowering *l)
+{
+    bool divided = l->role.pipeline || l->tp > 1;
+    return divided && l->rope && l->plan->rope_fp32 && !l->fused && !l->tensors.kind.packs_qkv;
+}
+
 /* The complex form's are a copy of q in fp32 and a product of that size, tensors of their own: where memory is cached
  * in pieces, that matters. */
 void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes)

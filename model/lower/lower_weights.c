@@ -97,19 +97,18 @@ void dtp_lower_forget_all_casts(struct dtp_lowering *l)
  * _get_grad_inner_tensor). A tied head's gradient is of the rank's rows, and so is what is added to it. */
 uint64_t dtp_lower_made_elements(const struct dtp_lowering *l, const struct dtp_lower_module *of, int part)
 {
-    bool table = of == &l->root && part == DTP_ROOT_EMBEDDING && l->plan->runtime->dtensor && !l->transformer->tied_head;
-    return dtp_bytes_product(of->elements[part], table ? l->vocab_ranks : 1);
+    bool table = of == &l->root && part == DTP_ROOT_EMBEDDING && !l->transformer->tied_head;
+    return dtp_bytes_product(of->elements[part], table && l->plan->runtime->dtensor ? l->vocab_ranks : 1);
 }
 
-dtp_buffer_id dtp_lower_cut_table_gradient(struct dtp_lowering *l, dtp_buffer_id whole, uint64_t element_bytes,
-                                           unsigned frees)
+dtp_buffer_id dtp_lower_cut_gradient(struct dtp_lowering *l, dtp_buffer_id whole, uint64_t element_bytes, bool goes)
 {
     uint64_t bytes = dtp_bytes_product(element_bytes, l->root.elements[DTP_ROOT_EMBEDDING]);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "rows of the embedding gradient");
-    dtp_buffer_id rows = dtp_draft_new(l, &draft, l->root.gradient_name[DTP_ROOT_EMBEDDING], DTP_OWNER_WORKSPACE, bytes,
-                                       DTP_WRITE);
-    dtp_draft_use(&draft, whole, DTP_READ | frees);
+    dtp_buffer_id rows =
+        dtp_draft_new(l, &draft, l->root.gradient_name[DTP_ROOT_EMBEDDING], DTP_OWNER_WORKSPACE, bytes, DTP_WRITE);
+    dtp_draft_use(&draft, whole, goes ? DTP_READ | DTP_FREE : DTP_READ);
     dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);

@@ -458,11 +458,7 @@ void dtp_lower_block_forward(struct dtp_lowering *l);
 void dtp_lower_block_recompute(struct dtp_lowering *l);
 /* What fp32 RoPE passes over are long rows and no views where q and k are matmuls' own results. Measured where a model
  * is divided; whole models with separate matmuls were not. */
-static inline bool dtp_lower_rotates_rows(const struct dtp_lowering *l)
-{
-    bool divided = l->role.pipeline || l->tp > 1;
-    return divided && l->rope && l->plan->rope_fp32 && !l->fused && !l->tensors.kind.packs_qkv;
-}
+bool dtp_lower_rotates_rows(const struct dtp_lowering *l);
 void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes);
 
 /* lower_adapter_parts.c: which parts of a module are trained, bytes of all of them; a block's gets its adapters before.
@@ -472,7 +468,7 @@ void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module
 /* The layer at hand is the model's first, and nothing below it is trained. */
 static inline bool dtp_lower_cut(const struct dtp_lowering *l)
 {
-    return l->tensors.cut && dtp_lower_model_layer(l) == 0;
+    return l->tensors.cut && dtp_lower_layer_of_model(l, l->layer) == 0;
 }
 /* What operator number `index` reads has a gradient. */
 static inline bool dtp_lower_wants_gradient(const struct dtp_lowering *l, int index)
@@ -575,12 +571,11 @@ void dtp_lower_gradient_result(struct dtp_lowering *l, struct dtp_draft *draft, 
 /* A pass of weights leaves autograd's gradient where it is until a backward of the chunk takes it: what is made
  * meanwhile is added to what was there `before`. */
 void dtp_lower_add_gradient(struct dtp_lowering *l, int part, dtp_buffer_id before);
-void dtp_lower_cast_gradient(struct dtp_lowering *l, int part);       /* autocast: into the parameters' dtype */
-/* Elements of the gradient that autograd makes of a part: what the rank has of it, or more. */
+void dtp_lower_cast_gradient(struct dtp_lowering *l, int part); /* autocast: into the parameters' dtype */
+/* Elements of the gradient that autograd makes of a part: what the rank has, or more, and what it has cut out of that.
+ */
 uint64_t dtp_lower_made_elements(const struct dtp_lowering *l, const struct dtp_lower_module *of, int part);
-/* A tensor of the rank's rows of `whole`, which is freed with `frees` DTP_FREE and stays with 0. */
-dtp_buffer_id dtp_lower_cut_table_gradient(struct dtp_lowering *l, dtp_buffer_id whole, uint64_t element_bytes,
-                                           unsigned frees);
+dtp_buffer_id dtp_lower_cut_gradient(struct dtp_lowering *l, dtp_buffer_id whole, uint64_t element_bytes, bool goes);
 bool dtp_lower_recasts(const struct dtp_lowering *l, uint64_t layer); /* the layer's casts are made again in backward */
 
 static inline void dtp_lower_around_experts(struct dtp_lowering *l, void (*hook)(struct dtp_lowering *l, bool backward),

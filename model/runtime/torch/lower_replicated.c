@@ -293,7 +293,7 @@ static dtp_buffer_id own_table_rows(struct dtp_lowering *l)
 {
     dtp_buffer_id whole = l->state[l->transformer->layers].kept[DTP_ROOT_EMBEDDING];
     bool more = dtp_lower_made_elements(l, &l->root, DTP_ROOT_EMBEDDING) > l->root.elements[DTP_ROOT_EMBEDDING];
-    return more && whole.index != DTP_NO_INDEX ? dtp_lower_cut_table_gradient(l, whole, l->bytes.grads, 0)
+    return more && whole.index != DTP_NO_INDEX ? dtp_lower_cut_gradient(l, whole, l->bytes.grads, false)
                                                : DTP_NO_BUFFER;
 }
 

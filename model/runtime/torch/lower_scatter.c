@@ -27,8 +27,8 @@ static void accumulate_part(struct dtp_lowering *l, struct dtp_module_state *sta
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, first ? DTP_OP_CAST : DTP_OP_ACCUMULATE, module->gradient_name[part]);
     if (first)
-        state->kept[part] = dtp_draft_new(l, &draft, "accumulated gradient", DTP_OWNER_GRADS,
-                                          l->bytes.reduce * made, DTP_WRITE);
+        state->kept[part] =
+            dtp_draft_new(l, &draft, "accumulated gradient", DTP_OWNER_GRADS, l->bytes.reduce * made, DTP_WRITE);
     else
         dtp_draft_use(&draft, state->kept[part], DTP_UPDATE);
     dtp_draft_use(&draft, state->gradient[part], DTP_READ | DTP_FREE);
@@ -65,8 +65,8 @@ void dtp_lower_await_reduction(struct dtp_lowering *l)
 /* The gradient of a unit's last tensor is still named by foreach_reduce's loop over them when the others go, so that it
  * stands beside the reduce-scatter's output as well; on one rank there is no such loop (_fsdp_collectives.py). Told of
  * what lies outside of blocks and of experts, whose last tensor is a matrix. */
-static int named_last(const struct dtp_lowering *l, const struct dtp_lower_unit *unit,
-                      const struct dtp_unit_module *at, const dtp_buffer_id *gradients)
+static int named_last(const struct dtp_lowering *l, const struct dtp_lower_unit *unit, const struct dtp_unit_module *at,
+                      const dtp_buffer_id *gradients)
 {
     int last = DTP_MAX_PARTS;
     if (unit->ranks == 1 || l->adapts || (at->module != &l->root && !unit->experts))
@@ -284,7 +284,7 @@ void dtp_lower_cut_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit
     for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
         if (gradients[part].index != DTP_NO_INDEX &&
             dtp_lower_made_elements(l, at.module, part) > at.module->elements[part])
-            gradients[part] = dtp_lower_cut_table_gradient(l, gradients[part], element_bytes, DTP_FREE);
+            gradients[part] = dtp_lower_cut_gradient(l, gradients[part], element_bytes, true);
 }
 
 void dtp_lower_reduce_gradients(struct dtp_lowering *l, struct dtp_lower_unit *unit)
