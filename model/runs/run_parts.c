@@ -133,18 +133,16 @@ static uint32_t recomputed_parts(const struct dtp_run *run)
                  {"mlp", DTP_RECOMPUTE_MLP},
                  {"moe", DTP_RECOMPUTE_MOE},
                  {"shared_experts", DTP_RECOMPUTE_SHARED_EXPERTS}};
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz_", letters_or_end[] = "abcdefghijklmnopqrstuvwxyz_;";
     const char *note = strstr(run->notes, "recompute");
     uint32_t set = 0;
-    for (; note && *note && *note != ';'; note += strcspn(note, letters)) {
+    for (; note && *note && *note != ';'; note += strcspn(note, letters_or_end)) {
         size_t length = strspn(note, letters), i = 0;
         while (i < sizeof words / sizeof *words &&
                (strlen(words[i].word) != length || memcmp(words[i].word, note, length) != 0))
             i++;
         set |= i < sizeof words / sizeof *words ? 1u << words[i].part : 0;
         note += length;
-        if (*note == ';' || !*note)
-            break;
     }
     return set;
 }

@@ -516,14 +516,12 @@ static void write_kernels(struct writer *w)
 
 /* ---- the row --------------------------------------------------------------------------------------------------- */
 
-/* The preset that a row leaves its dimensions to, checked against the params column; else what its dimensions say. */
-static enum dtp_status shape_of(struct dtp_run *run, const struct dtp_catalog *catalog, struct dtp_transformer *out,
-                                bool *named, struct dtp_faults *faults)
+/* The preset that a row left its dimensions to, checked against the params column; NULL: what its dimensions say. */
+static enum dtp_status shape_of(const struct dtp_run *run, const struct dtp_transformer *preset,
+                                struct dtp_transformer *out, bool *named, struct dtp_faults *faults)
 {
-    const struct dtp_transformer *preset;
-    enum dtp_status status = dtp_run_fill_preset(run, catalog, &preset, faults);
-    if (status != DTP_OK || !preset)
-        return status != DTP_OK ? status : dtp_run_shape(run, out, faults);
+    if (!preset)
+        return dtp_run_shape(run, out, faults);
     *out = *preset;
     *named = out->kv_latent || out->attention_sinks || out->expert_bias;
     double count = (double)dtp_transformer_count(preset).total, stated = (double)run->params;
@@ -546,6 +544,8 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
         return DTP_BAD_INPUT;
     if (!filled.sequence && strstr(filled.notes, "packed sequences"))
         filled.sequence = w.framework->packed;
+    const struct dtp_transformer *preset;
+    enum dtp_status shaped = dtp_run_fill_preset(run, catalog, &preset, faults); /* whether it has experts, too */
     /* The strategy first: what refuses most rows is then the first reason given. */
     write_strategy(&w);
     if (!dtp_run_write_parts(&w)) { /* shapes and counts of what is not modelled would only be refused in other words */
@@ -553,7 +553,8 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
             UNSTATED(&w, "seq_len is empty"); /* nor would it be a job if its parts were modelled */
         return w.status;
     }
-    enum dtp_status shaped = shape_of(run, catalog, &shape, &named, faults);
+    if (shaped == DTP_OK)
+        shaped = shape_of(run, preset, &shape, &named, faults);
     if (shaped == DTP_OK && strcasecmp(run->attention, "mla") == 0 && !shape.kv_latent)
         UNSTATED(&w, "latent attention (attention mla) of a model that is no preset: widths of latents are not stated");
     if (shaped == DTP_OK)

@@ -387,9 +387,15 @@ enum dtp_status dtp_run_fill_preset(struct dtp_run *run, const struct dtp_catalo
     const struct {
         const char *name;
         uint64_t *stated, is;
-    } dimensions[] = {{"n_layers", &run->layers, t->layers}, {"hidden", &run->hidden, t->hidden},
-                      {"n_heads", &run->heads, t->heads},    {"n_kv_heads", &run->kv_heads, t->kv_heads},
-                      {"ffn_hidden", &run->ffn, t->ffn},     {"vocab", &run->vocab, t->vocab}};
+    } dimensions[] = {{"n_layers", &run->layers, t->layers},
+                      {"hidden", &run->hidden, t->hidden},
+                      {"n_heads", &run->heads, t->heads},
+                      {"n_kv_heads", &run->kv_heads, t->kv_heads},
+                      {"ffn_hidden", &run->ffn, t->ffn},
+                      {"vocab", &run->vocab, t->vocab},
+                      {"n_experts", &run->experts, t->experts},
+                      {"top_k", &run->top_k, t->experts_per_token},
+                      {"moe_ffn_hidden", &run->expert_ffn, t->expert_ffn}};
     for (size_t i = 0; i < sizeof dimensions / sizeof *dimensions; i++) {
         if (*dimensions[i].stated && *dimensions[i].stated != dimensions[i].is)
             status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,

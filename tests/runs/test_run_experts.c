@@ -2,6 +2,7 @@
 #include "runs/backtest.h"
 #include "runs/run_table.h"
 
+#include "plan/checkpointing.h"
 #include "plan/graph_modules.h"
 
 #include <setjmp.h>
@@ -54,6 +55,36 @@ static void test_compiled_loss(void **state)
     run.notes = "AC none; loss compiled (--compile.enable)";
     assert_int_equal(dtp_run_job(&run, &catalog, &job, &faults), DTP_OK);
     assert_true(job.plan.compile && job.plan.compile_loss);
+}
+
+/* A name alone says that it has experts; numbers that are not its own are refused. */
+static void test_preset(void **state)
+{
+    (void)state;
+    struct dtp_run run = olmoe();
+    run.params = run.layers = run.hidden = run.heads = run.kv_heads = run.ffn = run.vocab = 0;
+    run.experts = run.top_k = run.expert_ffn = 0;
+    struct dtp_job job = job_of(&run);
+    assert_int_equal(job.transformer.experts, 64);
+    assert_int_equal(job.plan.ep, 4);
+    assert_int_equal(dtp_transformer_count(&job.transformer).total, 6919161856);
+    run.experts = 32;
+    assert_refused(&run, "n_experts is 32, but the preset olmoe-1b-7b has 64");
+}
+
+/* What runs again is what the clause has that begins with the word, and nothing behind it. */
+static void test_recomputed(void **state)
+{
+    (void)state;
+    struct dtp_run run = olmoe();
+    run.framework = "Megatron-Core", run.strategy_key = "zero1", run.params = 0;
+    run.notes = "recompute=layernorm+moe_act; x";
+    assert_int_equal(job_of(&run).plan.megatron.recompute, 1u << DTP_RECOMPUTE_LAYERNORM | 1u << DTP_RECOMPUTE_MOE_ACT);
+    run.notes = "\"recompute=full | 4096\"; --moe-permute-fusion";
+    run.checkpointing = "full";
+    struct dtp_job job = job_of(&run);
+    assert_int_equal(job.plan.megatron.recompute, 0);
+    assert_int_equal(job.plan.checkpointing, DTP_CHECKPOINT_FULL);
 }
 
 static void test_refused(void **state)
@@ -295,6 +326,7 @@ int main(void)
         cmocka_unit_test(test_limited_power), cmocka_unit_test(test_experts),
         cmocka_unit_test(test_compiled_loss), cmocka_unit_test(test_latent_preset),
         cmocka_unit_test(test_noted_latents), cmocka_unit_test(test_last_rank),
+        cmocka_unit_test(test_preset),        cmocka_unit_test(test_recomputed),
         cmocka_unit_test(test_refused),       cmocka_unit_test(test_notes),
         cmocka_unit_test(test_packed),        cmocka_unit_test(test_a_stage_that_nobody_predicts)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
