@@ -275,12 +275,19 @@ static const struct {
                     {"on q,k,v,o", "attention"},
                     {"all-linear", "all"}};
 
-static const char *noted_targets(const char *notes)
+/* The words "lora_targets=q+v", of any linears, before the table. False: there is neither. */
+static bool noted_targets(const char *notes, char out[DTP_TARGETS_BYTES])
 {
+    static const char word[] = "lora_targets=";
+    const char *at = strstr(notes, word);
+    if (at) {
+        snprintf(out, DTP_TARGETS_BYTES, "%.*s", (int)strcspn(at + strlen(word), "; "), at + strlen(word));
+        return true;
+    }
     for (size_t i = 0; i < sizeof target_notes / sizeof *target_notes; i++)
         if (strstr(notes, target_notes[i].words))
-            return target_notes[i].targets;
-    return NULL;
+            return snprintf(out, DTP_TARGETS_BYTES, "%s", target_notes[i].targets), true;
+    return false;
 }
 
 /* Where notes do not say that adapters are in 16 bits, peft makes them fp32 beside a 16-bit base, under autocast or not
@@ -320,7 +327,8 @@ void dtp_run_write_engine(struct writer *w)
 static void write_adapters(struct writer *w)
 {
     const struct dtp_run *run = w->run;
-    const char *targets = noted_targets(run->notes), *base = run->quantised_base;
+    const char *base = run->quantised_base;
+    char targets[DTP_TARGETS_BYTES];
     if (w->framework->narrow_logits)
         set_switch(w, "narrow_logits", true);
     if (!run->lora_rank && !*base)
@@ -329,7 +337,7 @@ static void write_adapters(struct writer *w)
         UNSTATED(w, "lora_rank is not stated (quantised_base %.20s): how many weights are trained is unknown", base);
         return;
     }
-    if (!targets) {
+    if (!noted_targets(run->notes, targets)) {
         UNSTATED(w, "which linears have adapters (lora_rank %" PRIu64 ") is not stated in notes", run->lora_rank);
         return;
     }

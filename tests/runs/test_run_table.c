@@ -77,6 +77,11 @@ static void test_parts_that_are_not_modelled(void **state)
     run.lora_rank = 16;
     run.quantised_base = "nf4";
     assert_refused(&run, "which linears have adapters (lora_rank 16) is not stated in notes");
+    run.notes = "LoRA: lora_targets=q+v; dropout 0.05", run.quantised_base = "none";
+    struct dtp_job job = job_of(&run);
+    assert_int_equal(job.plan.adapters.targets, 1u << DTP_TARGET_Q | 1u << DTP_TARGET_V);
+    run.notes = "lora_targets=q+head";
+    assert_refused(&run, "lora_targets");
     run.lora_rank = 0, run.quantised_base = "none";
     assert_refused(&run, "lora_rank is not stated (quantised_base none)");
     run = plain_run();
