@@ -120,9 +120,10 @@
  * unties the head (pretrain_zero_bubble.sh), that of the time of the paper's runs has no --use-flash-attn
  * (pretrain_zbh1.sh), and the paper counts activations of attention without flash kernels, with dropout
  * (arXiv:2401.10241, section 3: M_B = s b h (34 + 5 a s / h)). */
-#define ZERO_BUBBLE_RULES                                                                                              \
-    MEGATRON_RULES, EAGER_LOSS, GPT_DROPOUT, .attention = "flash1", .unfused_unless_asked = true, .dtype = "fp16",     \
-                                             .untied_head = true
+#define ZERO_BUBBLE_RULES MEGATRON_RULES, EAGER_LOSS, .unfused_unless_asked = true, .dtype = "fp16", .untied_head = true
+/* The fork of the same authors that divides the vocabulary asks for no dropout (pretrain_gpt.sh), and its container of
+ * 2024 has FlashAttention-2 (artifact/README.md). */
+#define VOCABULARY_FORK "VocabularyParallelism"
 /* nanotron's scaling benchmarks; its text names Megatron too. */
 #define NANOTRON_RULES                                                                                                 \
     .runtime = "nanotron", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                         \
@@ -141,7 +142,8 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "llmq", EXECUTOR_RULES},
     {.word = "llm.c", EXECUTOR_RULES},
     {.word = "Megatron-DeepSpeed", .strategy = "zero1", MEGATRON_DEEPSPEED_RULES},
-    {.word = "sail-sg", ZERO_BUBBLE_RULES},
+    {.word = "sail-sg", .source = VOCABULARY_FORK, ZERO_BUBBLE_RULES, .attention = "flash2"},
+    {.word = "sail-sg", ZERO_BUBBLE_RULES, GPT_DROPOUT, .attention = "flash1"},
     {.word = "Megatron-DeepSpeed",
      MEGATRON_RULES,
      EAGER_LOSS,
