@@ -93,6 +93,11 @@
 #define TORCH_RULES                                                                                                    \
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \
     .selective = DTP_SELECTIVE_MATMUL, .sequence_parallel = true
+/* torchtune's RMSNorm and its RoPE are chains of operators in fp32 (modules/rms_norm.py, position_embeddings.py). */
+#define TORCHTUNE_RULES TORCH_RULES, CHAINED_NORMS, .rope_fp32 = true
+/* NeMo Automodel is PyTorch's FSDP2 on Transformers' models, whose gradients are reduced in fp32 (components/
+ * distributed/config.py) and in every micro-step (defer_fsdp_grad_sync of the recipes of its page: false). */
+#define AUTOMODEL_RULES TORCH_RULES, .fsdp_syncs_always = true
 /* Transformers' Trainer and TRL's with peft's adapters; its AdamW was PyTorch's foreach until release 5
  * (training_args.py: optim adamw_torch), Accelerate's FSDP FSDP1 (fsdp_version 1). */
 #define TRAINER_RULES                                                                                                  \
@@ -136,6 +141,8 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "torchtitan", .source = "PR #165", TORCHTITAN_RULES, CHAINED_NORMS, HELD_LOGITS},
     {.word = "torchtitan", TORCHTITAN_RULES, CHAINED_NORMS},
     {.word = "fms-fsdp", FMS_RULES},
+    {.word = "torchtune", TORCHTUNE_RULES},
+    {.word = "Automodel", AUTOMODEL_RULES},
     {.word = "PyTorch 2.", .note = "as separate matmuls", PARALLEL_SCRIPT_RULES},
     {.word = "PyTorch 2.", .note = "architecture=", SCRIPT_RULES},
     {.word = "PyTorch 2.", .note = "; trainable ", SCRIPT_RULES},

@@ -189,7 +189,18 @@ static void test_framework_rules(void **state)
     assert_false(job_of(&run).plan.fused_qkv);
     run.framework = "HF Trainer, PyTorch FSDP";
     assert_true(job_of(&run).plan.fsdp1);
-    run.strategy_key = "zero1", run.framework = "Megatron-LM";
+    run.framework = "torchtune (PyTorch)";
+    assert_true(job_of(&run).plan.norm_chain && job_of(&run).plan.rope_fp32);
+    run.framework = "NeMo Automodel (PyTorch FSDP2)"; /* none of NeMo's Megatron */
+    plan = job_of(&run).plan;
+    assert_ptr_equal(plan.runtime, &dtp_runtime_torch);
+    assert_true(plan.accumulate_sync && !plan.fsdp1 && plan.precision.reduce == DTP_FP32);
+    run.strategy_key = "zero1", run.framework = "Megatron-LM (sail-sg fork)", run.source = "arXiv:2401.10241";
+    assert_true(job_of(&run).plan.dropout == 0.1);
+    run.source = "github:sail-sg/VocabularyParallelism artifact/README.md", run.flash_attention = "1";
+    plan = job_of(&run).plan;
+    assert_true(plan.dropout == 0 && plan.attention == DTP_ATTENTION_FLASH2 && plan.loss == DTP_LOSS_EAGER);
+    run.framework = "Megatron-LM", run.flash_attention = "";
     assert_ptr_equal(job_of(&run).plan.runtime, &dtp_runtime_megatron);
     run.strategy_key = "zero3";
     run.framework = "DeepSpeed";
