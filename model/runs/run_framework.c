@@ -180,6 +180,8 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "Megatron-Core", MEGATRON_RULES, RECIPES_LOSS, .attention = "flash", .sequence_parallel = true},
     {.word = "Megatron", MEGATRON_RULES, RECIPES_LOSS, .attention = "flash", .scatter_gather = true},
     {.word = "InternEvo", MEGATRON_RULES, .loss = "fused", .attention = "flash2"},
+    /* models of Transformers, which their authors' loops train, too: norms, RoPE and the loss are chains */
+    {.word = "ZeRO-3 (transformers)", DEEPSPEED_RULES, .single = "zero1"},
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */
     /* packed: scripts/benchmarks/benchmark.py, max_seq_len_matrix */

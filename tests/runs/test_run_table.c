@@ -205,6 +205,9 @@ static void test_framework_rules(void **state)
     run.strategy_key = "zero3";
     run.framework = "DeepSpeed";
     assert_ptr_equal(job_of(&run).plan.runtime, &dtp_runtime_deepspeed);
+    assert_false(job_of(&run).plan.deepspeed.transformers_layers);
+    run.framework = "DeepSpeed ZeRO-3 (transformers)";
+    assert_true(job_of(&run).plan.deepspeed.transformers_layers);
     run.framework = "Accelerate"; /* zero3 by whatever name is DeepSpeed */
     assert_ptr_equal(job_of(&run).plan.runtime, &dtp_runtime_deepspeed);
     run.framework = "llmq (C++/CUDA)";
