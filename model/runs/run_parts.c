@@ -246,20 +246,23 @@ static void write_experts(struct writer *w)
 
 /* ---- attention ------------------------------------------------------------------------------------------------- */
 
+/* Megatron's flag, as notes have it of rows that set it, and of those whose code is older than the fusion. */
+static const char rope_by_operators[] = "no-rope-fusion";
 /* Megatron-Core fuses latent attention's RoPE where that is YaRN's alone (MLATransformerConfig, transformer_config.py);
  * of the models with latents this one's is another (config.json of moonshotai/Moonlight-16B-A3B). */
 static const char plain_latent_rope[] = "Moonlight";
 
 static void write_attention(struct writer *w)
 {
-    static const char *const plain[] = {"", "mha", "gqa", "mqa"};
+    static const char *const known[] = {"", "mha", "gqa", "mqa", "mla"};
     const char *word = w->run->attention;
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
-        if (strcasecmp(word, plain[i]) == 0)
-            return;
-    if (strcasecmp(word, "mla") != 0)
+    size_t i = 0;
+    while (i < sizeof known / sizeof *known && strcasecmp(word, known[i]) != 0)
+        i++;
+    if (i == sizeof known / sizeof *known)
         REFUSE(w, "attention '%.20s' is unknown; known: mha, gqa, mqa, mla", word);
-    if (strcmp(w->framework->runtime, "megatron") == 0 && strstr(w->run->model_name, plain_latent_rope))
+    bool plain_latents = strcasecmp(word, "mla") == 0 && strstr(w->run->model_name, plain_latent_rope);
+    if (strcmp(w->framework->runtime, "megatron") == 0 && (plain_latents || strstr(w->run->notes, rope_by_operators)))
         set_switch(w, "unfused_rope", true);
 }
 

@@ -201,6 +201,10 @@ static void test_framework_rules(void **state)
     plan = job_of(&run).plan;
     assert_true(plan.dropout == 0 && plan.attention == DTP_ATTENTION_FLASH2 && plan.loss == DTP_LOSS_EAGER);
     run.framework = "Megatron-LM", run.flash_attention = "";
+    assert_false(job_of(&run).plan.megatron.unfused_rope);
+    run.notes = "dropout 0; --no-rope-fusion";
+    assert_true(job_of(&run).plan.megatron.unfused_rope);
+    run.notes = "";
     assert_ptr_equal(job_of(&run).plan.runtime, &dtp_runtime_megatron);
     run.strategy_key = "zero3";
     run.framework = "DeepSpeed";
