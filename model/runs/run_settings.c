@@ -286,9 +286,9 @@ static void write_parallelism(struct writer *w)
         bool own_pipeline = strcmp(run->strategy_key, "ddp") == 0; /* under ZeRO the fork's is DeepSpeed's */
         if (run->pp > 1 && !spread && w->framework->scatter_gather && own_pipeline)
             set_switch(w, "megatron_scatter_gather", true);
+        bool overlaps = w->framework->overlaps && !strstr(run->notes, "tp_comm_overlap=False");
         set_switch(w, "tp_overlap",
-                   (w->framework->overlaps && strcmp(runtime_of(w), "megatron") == 0) ||
-                       strstr(run->notes, "async TP"));
+                   (overlaps && strcmp(runtime_of(w), "megatron") == 0) || strstr(run->notes, "async TP"));
     }
     if (strstr(run->notes, "weight casts live for a stage"))
         REFUSE(w, "autocast around each forward of a stage is not modelled");

@@ -355,6 +355,10 @@ static void test_what_notes_and_families_settle(void **state)
     struct dtp_run run = sliced_run();
     run.notes = "q=A; distributed optimizer (ZeRO-1) assumed as recipe default";
     assert_int_equal(job_of(&run).plan.strategy, DTP_ZERO1);
+    assert_true(job_of(&run).plan.tp_overlap);
+    run.notes = "distributed optimizer; tp_comm_overlap=False";
+    assert_false(job_of(&run).plan.tp_overlap);
+    run.notes = "q=A; distributed optimizer (ZeRO-1) assumed as recipe default";
     run.vocab = 0; /* GPT-2's tokenizer, in multiples of 128 x 4 */
     assert_int_equal(job_of(&run).transformer.vocab, 50688);
     run.tp = 8;
