@@ -186,6 +186,8 @@ static const struct dtp_run_framework frameworks[] = {
     /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */
     /* packed: scripts/benchmarks/benchmark.py, max_seq_len_matrix */
     {.word = "fms-acceleration", PEFT_RULES, .lora_dropout = 0.1, .packed = 4096},
+    /* peft's adapters on Transformers' models under FSDP1; lora_dropout: train.py */
+    {.word = "fsdp_qlora", PEFT_RULES, .lora_dropout = 0.1},
     {.word = "finetune.py", .note = "GPTQ", .runtime = "deepspeed", QWEN_RULES, .gptq_operators = true},
     {.word = "finetune.py", .runtime = "peft", QWEN_RULES},
     {.word = "Trainer", PEFT_RULES},

@@ -80,6 +80,11 @@ static void test_parts_that_are_not_modelled(void **state)
     run.notes = "LoRA: lora_targets=q+v; dropout 0.05", run.quantised_base = "none";
     struct dtp_job job = job_of(&run);
     assert_int_equal(job.plan.adapters.targets, 1u << DTP_TARGET_Q | 1u << DTP_TARGET_V);
+    run.framework = "fsdp_qlora (PyTorch FSDP1)", run.checkpointing = "full"; /* which are peft's adapters */
+    job = job_of(&run);
+    assert_ptr_equal(job.plan.runtime, &dtp_runtime_peft);
+    assert_true(job.plan.fsdp1 && job.plan.adapters.dropout == 0.1);
+    run.framework = "torchtitan (FSDP2)", run.checkpointing = "none";
     run.notes = "lora_targets=q+head";
     assert_refused(&run, "lora_targets");
     run.lora_rank = 0, run.quantised_base = "none";

@@ -382,6 +382,7 @@ static void test_no_measured_column_is_read_by_the_predictor(void **state)
     (void)state;
     static const char *const tables[] = {FIXTURE, TEST_SOURCE_DIR "/scenarios/published_runs.csv",
                                          TEST_SOURCE_DIR "/scenarios/published_runs_3d_moe.csv",
+                                         TEST_SOURCE_DIR "/scenarios/holdout_published_runs.csv",
                                          TEST_SOURCE_DIR "/scenarios/h200_torch_runs.csv"};
     srand(20240601);
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
