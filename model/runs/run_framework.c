@@ -93,8 +93,10 @@
 #define TORCH_RULES                                                                                                    \
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2",                          \
     .selective = DTP_SELECTIVE_MATMUL, .sequence_parallel = true
-/* torchtune's RMSNorm and its RoPE are chains of operators in fp32 (modules/rms_norm.py, position_embeddings.py). */
-#define TORCHTUNE_RULES TORCH_RULES, CHAINED_NORMS, .rope_fp32 = true
+/* torchtune's RMSNorm and its RoPE are chains of operators in fp32 (modules/rms_norm.py, position_embeddings.py). What
+ * it compiles is layers and the loss (training/_compile.py), not the cast of logits between them (transformer.py:
+ * self.output(h).float()): the loss keeps them in fp32, as much as an eager one keeps. */
+#define TORCHTUNE_RULES TORCH_RULES, CHAINED_NORMS, .rope_fp32 = true, .eager_loss = true
 /* NeMo Automodel is PyTorch's FSDP2 on Transformers' models, whose gradients are reduced in fp32 (components/
  * distributed/config.py) and in every micro-step (defer_fsdp_grad_sync of the recipes of its page: false). */
 #define AUTOMODEL_RULES TORCH_RULES, .fsdp_syncs_always = true

@@ -195,7 +195,9 @@ static void test_framework_rules(void **state)
     run.framework = "HF Trainer, PyTorch FSDP";
     assert_true(job_of(&run).plan.fsdp1);
     run.framework = "torchtune (PyTorch)";
-    assert_true(job_of(&run).plan.norm_chain && job_of(&run).plan.rope_fp32);
+    run.compile = "1";
+    assert_true(job_of(&run).plan.norm_chain && job_of(&run).plan.rope_fp32 && !job_of(&run).plan.compile_loss);
+    run.compile = "";
     run.framework = "NeMo Automodel (PyTorch FSDP2)"; /* none of NeMo's Megatron */
     plan = job_of(&run).plan;
     assert_ptr_equal(plan.runtime, &dtp_runtime_torch);
