@@ -111,10 +111,11 @@ static void count_adapters(const struct dtp_plan *plan, const struct dtp_layer_k
     out->layer_wire = 0;
     for (int i = 0; i < block->matrices; i++) {
         const struct dtp_layer_matrix *matrix = &block->matrix[i];
-        uint64_t rows = dtp_divide_up(matrix->out, out->ranks);
+        const struct dtp_layer_cut cut = dtp_layer_matrix_cut(matrix, out->ranks);
+        uint64_t rows = dtp_divide_up(cut.rows, out->ranks);
         out->layer_wire += frozen.cut == DTP_CUT_ELEMENTS
                                ? params * dtp_divide_up(matrix->out * matrix->in, out->ranks) /* of no packed ones */
-                               : matrix->groups * dtp_base_bytes(plan->adapters.base, rows, matrix->in, params);
+                               : cut.count * dtp_base_bytes(plan->adapters.base, rows, cut.width, params);
         if (!matrix->rank)
             continue;
         add_tensors(adapters, matrix->groups, matrix->rank, matrix->in);

@@ -174,10 +174,32 @@ static void check_matrices(struct dtp_resolver *r)
                             "runtime, or int8",
                             dtp_base_text(a->base), NF4_WHOLE, matrix->name, matrix->out * matrix->in);
     }
+    const uint32_t mlp = 1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP | 1u << DTP_TARGET_DOWN;
     bool gate = absent & 1u << DTP_TARGET_GATE && !kind.gated && absent != DTP_TARGETS_ALL;
+    bool parameters = r->transformer->experts && !dtp_plan_calls_experts(r->plan);
+    if (parameters && !r->transformer->shared_expert_ffn && absent != DTP_TARGETS_ALL && absent & mlp) {
+        dtp_plan_refuse(r, "lora_targets",
+                        "names matrices of experts, which are parameters of three dimensions under runtime %s and no "
+                        "linears; use attention, or all, which are the linears that there are",
+                        r->plan->runtime->name);
+        return;
+    }
     if (!adapted || gate)
         dtp_plan_refuse(r, "lora_targets", "names %s, and the model has %s", gate ? "gate" : "no linear of it",
                         gate ? "no gate: its MLP is up and down" : "others");
+}
+
+/* Experts in one tensor of each matrix are no linears: target_modules does not reach them, nor do packed formats. */
+static void check_expert_parameters(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (p->ep > 1)
+        dtp_plan_refuse(r, "ep", "above 1 with adapters (lora) is not modelled yet; use 1");
+    if (p->adapters.base != DTP_BASE_NONE)
+        dtp_plan_refuse(r, "base",
+                        "%s packs linears, and experts of this model are parameters of three dimensions under runtime "
+                        "%s, which stay in 16 bits; use base none",
+                        dtp_base_text(p->adapters.base), p->runtime->name);
 }
 
 void dtp_plan_check_adapters(struct dtp_resolver *r)
@@ -185,16 +207,9 @@ void dtp_plan_check_adapters(struct dtp_resolver *r)
     if (!dtp_plan_adapts(r->plan))
         return;
     const struct dtp_transformer *t = r->transformer;
-    /* ParamWrapper of peft's tuners/lora/layer.py, 0.17: no other runtime is named, for none would take it */
-    if (t->experts && t->activation == DTP_SWIGLU_CLAMPED)
-        dtp_plan_refuse(r, "lora",
-                        "beside experts of gpt-oss is not modelled under any runtime: their weights are parameters of "
-                        "three dimensions, of which peft (target_parameters) makes W + s B A and a whole gradient in "
-                        "every pass; train all weights, or use a model whose experts are linears");
-    else if (t->experts && !dtp_plan_layers(r->plan)->calls_experts)
-        dtp_plan_refuse(r, "lora", "with experts is not modelled under runtime %s; use runtime peft",
-                        r->plan->runtime->name);
-    else if (t->experts && !dtp_transformer_is_uniform(t))
+    if (t->experts && !dtp_plan_calls_experts(r->plan))
+        check_expert_parameters(r);
+    if (t->experts && !dtp_transformer_is_uniform(t))
         dtp_plan_refuse(r, "lora", "with experts in some of the layers only is not modelled yet");
     else if (r->transformer->kv_latent)
         dtp_plan_refuse(r, "lora", "with latent attention is not modelled yet; use a model without");

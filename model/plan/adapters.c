@@ -182,10 +182,13 @@ void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kin
     if (!choice->rank)
         return;
     kind->adapted = true;
+    const bool parameters =
+        !dtp_plan_calls_experts(plan); /* experts are, and no linears (Transformers 5, torchtitan) */
     for (int i = 0; i < kind->matrices; i++) {
         enum dtp_adapter_target target = target_of(kind->matrix[i].id);
         kind->matrix[i].frozen = true;
-        kind->matrix[i].rank = target < DTP_TARGET_COUNT && choice->targets & 1u << target ? choice->rank : 0;
+        bool named = target < DTP_TARGET_COUNT && choice->targets & 1u << target;
+        kind->matrix[i].rank = named && !(kind->matrix[i].expert && parameters) ? choice->rank : 0;
         kind->matrix[i].magnitudes = choice->dora && kind->matrix[i].rank ? kind->matrix[i].out : 0;
     }
 }

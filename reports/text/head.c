@@ -310,10 +310,14 @@ static void print_trained(const struct dtp_job *job, const struct dtp_page *page
         dtp_page_grouped(count.trained, trained, sizeof trained),
         100 * (double)count.trained / (double)(count.trained + count.frozen), a->rank,
         a->targets == DTP_TARGETS_ALL ? "all linears of the layers" : targets,
-        a->targets == DTP_TARGETS_ATTENTION ? "'s linears" : "", dtp_dtype_text(a->dtype),
-        a->train_ends ? ", with embedding and head" : "", dtp_page_grouped(count.frozen, frozen, sizeof frozen),
-        (double)count.frozen_bytes / (double)(1 << 30), packed ? "the layers' matrices in " : "in ",
-        packed ? dtp_base_text(a->base) : params, rest, packed ? params : "");
+        a->targets == DTP_TARGETS_ATTENTION ? "'s linears"
+        : a->targets == DTP_TARGETS_ALL && job->transformer.experts && !dtp_plan_calls_experts(&job->plan)
+            ? ", of which experts are none"
+            : "",
+        dtp_dtype_text(a->dtype), a->train_ends ? ", with embedding and head" : "",
+        dtp_page_grouped(count.frozen, frozen, sizeof frozen), (double)count.frozen_bytes / (double)(1 << 30),
+        packed ? "the layers' matrices in " : "in ", packed ? dtp_base_text(a->base) : params, rest,
+        packed ? params : "");
     print_label(page, "trains");
     dtp_page_wrap(page, 9, 9, line);
 }

@@ -78,6 +78,22 @@ static inline bool random_called_job(uint64_t layers, struct random_job *job)
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }
 
+/* Under runtime torch, whose experts are no linears: adapters beside others. */
+static inline bool random_expert_parameters_job(uint64_t layers, struct random_job *job)
+{
+    random_mixed_job(layers, job); /* whatever is refused there is resolved again here */
+    struct dtp_transformer *t = &job->transformer;
+    struct dtp_adapter_choice *a = &job->asked.adapters;
+    t->kv_latent = t->q_latent = t->rope_head_dim = t->value_head_dim = 0, t->head_dim = 64, t->kv_heads = 2;
+    t->expert_layer_step = 1, t->dense_layers = 0, job->asked.ep = 1;
+    a->rank = 1u << random_below(6), a->dropout = random_below(3) ? 0 : 0.05;
+    a->targets = random_bool() ? DTP_TARGETS_ALL : 1 + (uint32_t)random_below(DTP_TARGETS_ATTENTION);
+    a->dtype = random_bool() ? DTP_FP32 : DTP_BF16;
+    a->train_ends = random_below(4) == 0;
+    job->plan = job->asked;
+    return dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK;
+}
+
 /* The same under DeepSpeed's stages 1 and 2 with AutoEP or its own layer. */
 static inline bool random_deepspeed_experts_job(uint64_t layers, struct random_job *job)
 {

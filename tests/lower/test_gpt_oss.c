@@ -86,6 +86,69 @@ static void test_flops(void **state)
     dtp_program_destroy(program);
 }
 
+/* Adapters of rank 8 on attention's linears, all that `all` reaches: of a layer 8 (2880 + 4096) twice and 8 (2880 +
+ * 512) twice, 165,888, and 3,981,312 of 24. Frozen matrices of experts have input gradients alone, 4 FLOPs for a weight
+ * and token, and keep neither rows of tokens nor what the activation made: on a CPU, PyTorch 2.11 saves of grouped_mm
+ * with a frozen weight that weight and offsets. Attention's linears read a norm's result, which adapters keep. */
+static void test_adapters(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = two_layers(), whole = expert_model("gpt-oss-20b");
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    const uint64_t row = 2 * 4 * 2880;
+    for (int compile = 0; compile < 2; compile++) {
+        struct dtp_plan plan = dtp_plan_default();
+        struct dtp_faults faults = {0};
+        struct dtp_activations a;
+        struct dtp_trained_count count;
+        struct dtp_program *program;
+        plan.strategy = DTP_FULL_SHARD, plan.sequence = 4096, plan.compile = compile, plan.adapters.rank = 8;
+        if (dtp_plan_resolve(&plan, &t, &cluster, &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+        dtp_plan_trained(&whole, &plan, &count);
+        assert_int_equal(count.adapters, 3981312);
+        assert_int_equal(count.frozen, 20914757184);
+        assert_int_equal(count.frozen_bytes, 2 * UINT64_C(20914757184));
+        dtp_activations_count(&t, &cluster, &plan, &a);
+        assert_int_equal(a.layer_mlp, 4 * 32 + 4 * 8 * 4 + (compile ? 2 : 6) * row + 2 * row);
+        assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, NULL), DTP_OK);
+        assert_int_equal(dtp_program_verify(program, NULL), DTP_OK);
+        for (uint16_t layer = 0; layer < 2; layer++)
+            assert_true(flops_of(program, DTP_OP_GROUPED_MATMUL, layer) == 4 * TOKENS * 4 * 3 * 2880 * 2880);
+        /* q, k, v, o frozen 4, adapters 6, the router 4; of layer 0 nobody wants gradients of what q, k and v read */
+        const double qkv = 2880 * (4096 + 2 * 512), low = 8 * (3 * 2880 + 4096 + 2 * 512), o = 4096 * 2880;
+        const double linears = 4 * (qkv + o + 2880 * 32) + 6 * (low + 8 * (4096 + 2880));
+        assert_true(flops_of(program, DTP_OP_MATMUL, 1) == TOKENS * linears);
+        assert_true(flops_of(program, DTP_OP_MATMUL, 0) == TOKENS * (linears - 2 * qkv - 2 * 8 * 3 * 2880));
+        dtp_program_destroy(program);
+    }
+}
+
+/* Experts that are parameters have no adapters that are named, nor are they packed; ranks that divide them beside
+ * adapters are not modelled. */
+static void test_adapters_refused(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = two_layers();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    static const struct {
+        uint32_t targets, ep;
+        enum dtp_base base;
+        const char *word;
+    } ways[] = {{1u << DTP_TARGET_UP, 1, DTP_BASE_NONE, "lora_targets"},
+                {DTP_TARGETS_ALL, 1, DTP_BASE_NF4_DOUBLE, "base"},
+                {DTP_TARGETS_ALL, 2, DTP_BASE_NONE, "ep"}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct dtp_plan plan = dtp_plan_default();
+        struct dtp_faults faults = {0};
+        plan.strategy = DTP_FULL_SHARD, plan.sequence = 4096, plan.ep = ways[i].ep;
+        plan.adapters.rank = 8, plan.adapters.targets = ways[i].targets, plan.adapters.base = ways[i].base;
+        assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+        if (!strstr(faults.text[0], ways[i].word))
+            fail_msg("%s", faults.text[0]);
+    }
+}
+
 /* Bytes of a token of all operations of that name in layer 1. */
 static double bytes_of(const struct dtp_program *program, enum dtp_op_kind kind, const char *name, int *count)
 {
@@ -192,7 +255,8 @@ static void test_megatron(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_saved), cmocka_unit_test(test_flops),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_saved),    cmocka_unit_test(test_flops),
+                                       cmocka_unit_test(test_adapters),         cmocka_unit_test(test_adapters_refused),
                                        cmocka_unit_test(test_bytes_of_kernels), cmocka_unit_test(test_megatron),
                                        cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);

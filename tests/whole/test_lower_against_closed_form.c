@@ -303,7 +303,8 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
         if (i == 2 && t->parallel_block) /* the MLP reads what the layer reads */
             found = all;
         for (int m = 0; m < projection[i].count; m++) {
-            bool adapted = a->targets & 1u << projection[i].target[m];
+            bool linear = !projection[i].experts || dtp_plan_calls_experts(p);
+            bool adapted = linear && a->targets & 1u << projection[i].target[m];
             once += (double)(projection[i].in * projection[i].out[m]);
             adapters += adapted ? r * (double)(projection[i].in + projection[i].out[m]) : 0;
             into += adapted ? r * (double)projection[i].in : 0;
@@ -427,15 +428,34 @@ static void test_called(void **state)
     assert_true(adapted > 30 && adapted < 90);
 }
 
+/* Experts that are parameters of three dimensions, frozen beside linears with adapters. */
+static void test_expert_parameters(void **state)
+{
+    (void)state;
+    random_seed();
+    int clamped = 0;
+    for (int checked = 0; checked < 100;) {
+        struct random_job job;
+        struct dtp_program *program;
+        if (!random_expert_parameters_job(1 + random_below(6), &job))
+            continue;
+        if (dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
+            continue;
+        check_program(&job, program);
+        dtp_program_destroy(program);
+        clamped += job.transformer.activation == DTP_SWIGLU_CLAMPED;
+        checked++;
+    }
+    assert_true(clamped > 5);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts),
-                                       cmocka_unit_test(test_mixed),
-                                       cmocka_unit_test(test_called),
-                                       cmocka_unit_test(test_random_adapters),
-                                       cmocka_unit_test(test_random_peft),
-                                       cmocka_unit_test(test_random_plans),
-                                       cmocka_unit_test(test_random_deepspeed_offload),
-                                       cmocka_unit_test(test_random_zeropp)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_experts),         cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_called),          cmocka_unit_test(test_expert_parameters),
+        cmocka_unit_test(test_random_adapters), cmocka_unit_test(test_random_peft),
+        cmocka_unit_test(test_random_plans),    cmocka_unit_test(test_random_deepspeed_offload),
+        cmocka_unit_test(test_random_zeropp)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
