@@ -115,7 +115,8 @@ static void count_adapters(const struct dtp_plan *plan, const struct dtp_layer_k
         uint64_t rows = dtp_divide_up(cut.rows, out->ranks);
         out->layer_wire += frozen.cut == DTP_CUT_ELEMENTS
                                ? params * dtp_divide_up(matrix->out * matrix->in, out->ranks) /* of no packed ones */
-                               : cut.count * dtp_base_bytes(plan->adapters.base, rows, cut.width, params);
+                               : cut.count * dtp_plan_base_shard_bytes(plan, rows, cut.width, params);
+        out->layer_scales += matrix->groups * dtp_plan_scale_bytes(plan, matrix->out, matrix->in);
         if (!matrix->rank)
             continue;
         add_tensors(adapters, matrix->groups, matrix->rank, matrix->in);
@@ -124,14 +125,18 @@ static void count_adapters(const struct dtp_plan *plan, const struct dtp_layer_k
     }
     for (int i = dtp_layer_list_vectors(block, vectors); i > 0; i--)
         add_tensors(&frozen, 1, vectors[i - 1], 1);
-    out->layer_wire += params * frozen.shard + dtp_dtype_bytes(plan->adapters.dtype) * adapters->shard;
+    out->layer_wire += params * frozen.shard;
+    out->layer_pinned = dtp_pinned_bytes(out->layer_wire) + adapters->pinned_bytes;
+    out->layer_wire += dtp_dtype_bytes(plan->adapters.dtype) * adapters->shard;
 }
 
 static void count_adapted(const struct dtp_transformer *t, const struct dtp_plan *plan, struct dtp_layer_kind *block,
                           struct dtp_units *out)
 {
     const bool by_elements = dtp_plan_shard_cut(plan) == DTP_CUT_ELEMENTS;
-    struct tensor_sum adapters = {.cut = by_elements ? DTP_CUT_ELEMENTS : DTP_CUT_ROWS, .ranks = out->ranks},
+    struct tensor_sum adapters = {.cut = by_elements ? DTP_CUT_ELEMENTS : DTP_CUT_ROWS,
+                                  .ranks = out->ranks,
+                                  .element_bytes = dtp_dtype_bytes(plan->adapters.dtype)},
                       ends = adapters;
     dtp_plan_adapt_kind(plan, block);
     count_adapters(plan, block, out, &adapters);
@@ -303,6 +308,21 @@ void dtp_state_pinned_tensors(const struct dtp_transformer *transformer, const s
     *root_bytes = root.pinned_bytes;
 }
 
+/* FSDP1's flat parameters on the host: of a layer the frozen one and one of each A and B, and the root's, each pinned
+ * twice, for _cpu_grad is made of frozen ones, too, which have no gradient (init_flat_param_attributes of
+ * fsdp/_flat_param.py); the moments are pageable. Scales alone stay on the GPU. */
+static void offload_adapted(const struct dtp_units *units, const struct dtp_element_bytes *bytes,
+                            struct dtp_state_bytes *out)
+{
+    out->params = units->layers * units->layer_scales;
+    out->params_elements = out->grads_elements = out->optimizer_elements = out->grads = out->optimizer = 0;
+    if (out->gpu_alone)
+        return;
+    dtp_state_add_host(out, DTP_TERM_HOST_LAYERS, 2 * units->layers, 1, units->layer_pinned);
+    dtp_state_add_host(out, DTP_TERM_HOST_ROOT, 2, 1, dtp_pinned_bytes(units->root_wire));
+    dtp_state_add_host(out, DTP_TERM_HOST_MOMENTS, 1, units->trained_shard, bytes->moments);
+}
+
 /* Frozen weights as they are kept, and adapters; gradients and optimizer state of what is trained. */
 static void adapted_state(const struct dtp_transformer *transformer, const struct dtp_units *units,
                           const struct dtp_plan *plan, const struct dtp_element_bytes *bytes,
@@ -323,6 +343,11 @@ static void adapted_state(const struct dtp_transformer *transformer, const struc
         shards ? (units->count ? units->layers * units->layer_wire : 0) + units->root_wire
                : count.frozen_bytes + in.grads * ends +
                      (plan->runtime->stores_compute_dtype ? bytes->compute : bytes->grads) * (count.trained - ends);
+    out->params += units->layers * units->layer_scales;
+    if (plan->offload != DTP_OFFLOAD_NONE) {
+        offload_adapted(units, bytes, out);
+        return;
+    }
     out->grads = bytes->grads * (out->grads_elements - ends) + in.grads * ends;
     out->optimizer = bytes->optimizer * (out->optimizer_elements - ends) + in.optimizer * ends;
 }

@@ -38,6 +38,8 @@ struct dtp_units {
      * are gathered; counted with adapters alone. */
     uint64_t trained, trained_shard, root_trained, trained_tensors;
     uint64_t layer_wire, root_wire;
+    uint64_t layer_pinned; /* of a layer on the host, where it is offloaded: once, as PyTorch's allocator rounds */
+    uint64_t layer_scales; /* of a layer, on each GPU whole (dtp_plan_keeps_scales) */
     uint64_t layer_trained;
 };
 

@@ -50,7 +50,7 @@ static bool is_packed(const struct dtp_lowering *l, const struct dtp_lower_modul
 
 void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module *module)
 {
-    module->all_bytes = module->all_shard_bytes = module->trained_elements = module->trained_shard = 0;
+    module->all_bytes = module->scale_bytes = module->trained_elements = module->trained_shard = 0;
     for (int part = 0; part < module->parts; part++) {
         uint64_t elements = module->elements[part], shard = module->shard[part];
         bool adapter = module != &l->root && part > l->matrices;
@@ -67,11 +67,11 @@ void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module
             enum dtp_base base = l->plan->adapters.base;
             module->bytes[part] = matrix->groups * dtp_base_bytes(base, matrix->out, matrix->in, rest);
             uint64_t rows = dtp_divide_up(shard / matrix->groups, matrix->in); /* of each expert's */
-            module->shard_bytes[part] = matrix->groups * dtp_base_bytes(base, rows, matrix->in, rest);
+            module->shard_bytes[part] = matrix->groups * dtp_plan_base_shard_bytes(l->plan, rows, matrix->in, rest);
+            module->scale_bytes += matrix->groups * dtp_plan_scale_bytes(l->plan, matrix->out, matrix->in);
             module->wire_bytes[part] = module->shard_bytes[part];
         }
         module->all_bytes += module->bytes[part];
-        module->all_shard_bytes += module->shard_bytes[part];
         module->trained[part] = is_trained(l, module, part) && elements;
         module->trained_elements += module->trained[part] ? elements : 0;
         module->trained_shard += module->trained[part] ? shard : 0;

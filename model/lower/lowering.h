@@ -37,7 +37,7 @@ struct dtp_lower_module {
     bool trained[DTP_MAX_PARTS]; /* it has a gradient and optimizer state */
     uint64_t bytes[DTP_MAX_PARTS], shard_bytes[DTP_MAX_PARTS], wire_bytes[DTP_MAX_PARTS]; /* at rest: whole, a rank's;
                                                                                             of that, in a gather */
-    uint64_t all_bytes, all_shard_bytes, trained_elements, trained_shard;
+    uint64_t all_bytes, scale_bytes /* beside all shards */, trained_elements, trained_shard;
     int adapter[DTP_LAYER_MATRICES]; /* the part with a matrix's adapter, A and B as one; 0: it has none */
 };
 enum { DTP_ROOT_EMBEDDING, DTP_ROOT_POSITION, DTP_ROOT_VECTORS, DTP_ROOT_HEAD, DTP_ROOT_PARTS };

@@ -52,8 +52,13 @@ static void check_runtime(struct dtp_resolver *r)
                         : p->pp > 1 ? "pp"
                                     : "cp",
                         "above 1 with adapters (lora) is not modelled yet; use 1");
-    if (p->offload != DTP_OFFLOAD_NONE)
-        dtp_plan_refuse(r, "offload", "with adapters (lora) is not modelled yet; use none");
+    if (p->offload != DTP_OFFLOAD_NONE && !(p->fsdp1 && p->runtime->inputs_require_grad))
+        dtp_plan_refuse(r, "offload",
+                        "with adapters (lora) is modelled of FSDP1 under runtime peft; add fsdp1, or use none");
+    else if (p->offload != DTP_OFFLOAD_NONE && (p->adapters.dora || p->wrap_layers != 1))
+        dtp_plan_refuse(r, p->adapters.dora ? "dora" : "wrap_layers",
+                        "%s with adapters whose base is offloaded is not modelled; leave it out",
+                        p->adapters.dora ? "on" : "other than 1");
     if (p->comm_hook != DTP_COMM_HOOK_NONE)
         dtp_plan_refuse(r, "comm_hook", "with adapters (lora) is not modelled; leave it out");
     if (p->fsdp1 &&

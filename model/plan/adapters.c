@@ -276,6 +276,30 @@ uint64_t dtp_base_bytes(enum dtp_base base, uint64_t rows, uint64_t width, uint6
     return element_bytes * elements;
 }
 
+static uint64_t nibbles(uint64_t elements)
+{
+    return dtp_divide_up(elements, 2);
+}
+
+bool dtp_plan_keeps_scales(const struct dtp_plan *plan)
+{
+    const enum dtp_base base = plan->adapters.base;
+    return dtp_plan_layers(plan)->bitsandbytes && dtp_plan_shards_params(plan) &&
+           (base == DTP_BASE_NF4 || base == DTP_BASE_NF4_DOUBLE);
+}
+
+uint64_t dtp_plan_base_shard_bytes(const struct dtp_plan *plan, uint64_t rows, uint64_t width, uint64_t element_bytes)
+{
+    return dtp_plan_keeps_scales(plan) ? nibbles(rows * width)
+                                       : dtp_base_bytes(plan->adapters.base, rows, width, element_bytes);
+}
+
+uint64_t dtp_plan_scale_bytes(const struct dtp_plan *plan, uint64_t rows, uint64_t width)
+{
+    return dtp_plan_keeps_scales(plan) ? dtp_base_bytes(plan->adapters.base, rows, width, 0) - nibbles(rows * width)
+                                       : 0;
+}
+
 /* torchao's NF4Tensor.get_original_weight is a chain of PyTorch's operators (dtypes/nf4tensor.py). Of two elements, c
  * bytes each: a byte is shifted 1 + 1 and masked 1 + 1, both are made 64-bit indices 2 (1 + 8), which look up 2 (8 +
  * c); the scales are repeated 2 c, multiplied 2 (2 c + c), and both halves are laid side by side 2 c + 2 c: 38 + 14 c.

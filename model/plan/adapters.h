@@ -111,6 +111,12 @@ static inline uint64_t dtp_adapter_active_elements(const struct dtp_layer_kind *
 
 /* Bytes of `rows` rows of a matrix that are `width` wide, packed by `base`; of `element_bytes` each by none. */
 uint64_t dtp_base_bytes(enum dtp_base base, uint64_t rows, uint64_t width, uint64_t element_bytes);
+/* bitsandbytes' scales are no parameters but an attribute of them (Params4bit.quant_state), which FSDP neither shards
+ * nor moves: each rank keeps all of them on its GPU, and 4 bits of a weight alone are sharded and gathered. */
+bool dtp_plan_keeps_scales(const struct dtp_plan *plan);
+/* Of dtp_base_bytes what is sharded, of `rows` rows, and what each rank keeps whole. */
+uint64_t dtp_plan_base_shard_bytes(const struct dtp_plan *plan, uint64_t rows, uint64_t width, uint64_t element_bytes);
+uint64_t dtp_plan_scale_bytes(const struct dtp_plan *plan, uint64_t rows, uint64_t width);
 /* What an eager kernel list makes of packed weights [rows, width] when it unpacks them to 16 bits: bytes of memory that
  * it moves, its kernels, and what it holds beside the result (adapters.c counts them). */
 struct dtp_unpacking {

@@ -58,8 +58,12 @@ static inline bool random_peft(struct random_job *job)
     plan.shard_group = 0, plan.reshard_group = 0, plan.cp = plan.tp = 1;
     plan.offload = DTP_OFFLOAD_NONE, plan.comm_hook = DTP_COMM_HOOK_NONE;
     plan.fsdp1 = adapts ? plan.strategy == DTP_FULL_SHARD && random_bool() : plan.fsdp1;
-    if (adapts && plan.fsdp1)
+    if (adapts && plan.fsdp1) {
         plan.adapters.train_ends = false;
+        plan.offload = random_bool() ? DTP_OFFLOAD_PARAMS : DTP_OFFLOAD_NONE;
+        if (plan.offload == DTP_OFFLOAD_PARAMS)
+            plan.adapters.dora = false, plan.wrap_layers = 1;
+    }
     plan.compile = plan.fused_qkv = plan.fused_gate_up = false;
     plan.fast_kernels = random_below(4) == 0;
     plan.loss = random_below(4) ? DTP_LOSS_EAGER : DTP_LOSS_FUSED;

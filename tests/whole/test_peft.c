@@ -386,8 +386,6 @@ static void test_called_experts(void **state)
     struct dtp_plan plan = trainer(0);
     dtp_precision_recipe("bf16-mixed", &plan.precision); /* under autocast */
     assert_refused_of(&t, plan, "precision");
-    plan = trainer(16), plan.runtime = &dtp_runtime_torch;
-    assert_refused_of(&t, plan, "lora");
     t.dense_layers = 3;
     assert_refused_of(&t, trainer(16), "lora");
 }

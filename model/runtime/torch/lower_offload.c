@@ -3,17 +3,23 @@
  * Sharded parameters, gradients and optimizer state live in host memory. Each gather first uploads the stored shard on
  * the stream that prepares gathers; each reduction downloads its result on the stream that made it, from where the next
  * reduction may overwrite it. A gradient that must be added to an earlier one is added on the host, which stands still
- * for it (non_blocking only where nothing is accumulated). The optimizer runs on CPU cores once all is down. */
+ * for it (non_blocking only where nothing is accumulated). The optimizer runs on CPU cores once all is down.
+ *
+ * Beside adapters frozen shards, packed or not, go up as they are kept and nothing of them comes down; gradients, state
+ * and the step are of adapters alone, in their dtype. */
 #include "runtime/torch/lower_units.h"
 
-/* AdamW reads p, g, m, v and writes p, m, v in fp32. */
-#define HOST_ADAM_BYTES 28.0
+/* AdamW reads p, g, m, v and writes p, m, v in fp32, of adapters in their dtype. */
+static double host_adam_bytes(const struct dtp_lowering *l)
+{
+    return 7.0 * (l->adapts ? (double)l->bytes.grads : 4.0);
+}
 
 void dtp_lower_host_state(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     uint64_t gradients = l->bytes.grads * unit->shard;
     bool adds = l->plan->accumulate > 1 && l->plan->accumulate_sync;
-    unit->params = dtp_lower_host_buffer(l, "params", DTP_OWNER_PARAMS, l->bytes.params * unit->shard);
+    unit->params = dtp_lower_host_buffer(l, "params", DTP_OWNER_PARAMS, unit->rest_bytes);
     dtp_buffer_id moments =
         dtp_lower_host_buffer(l, "optimizer state", DTP_OWNER_OPTIMIZER, dtp_optimizer_bytes(&l->bytes, unit->shard));
     unit->moments = (struct dtp_lower_moments){moments, moments.index == DTP_NO_INDEX ? 0 : 1};
@@ -22,16 +28,15 @@ void dtp_lower_host_state(struct dtp_lowering *l, struct dtp_lower_unit *unit)
         adds ? dtp_lower_host_buffer(l, "downloaded gradients", DTP_OWNER_GRADS, gradients) : unit->grads;
 }
 
-static dtp_buffer_id upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t elements, dtp_op_id after)
+static dtp_buffer_id upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t bytes, dtp_op_id after)
 {
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UPLOAD, "shard");
     draft.op.stream = DTP_STREAM_COPY;
     dtp_draft_use(&draft, unit->params, DTP_READ);
-    dtp_buffer_id uploaded =
-        dtp_draft_new(l, &draft, "uploaded shard", DTP_OWNER_GATHER, l->bytes.params * elements, DTP_WRITE);
+    dtp_buffer_id uploaded = dtp_draft_new(l, &draft, "uploaded shard", DTP_OWNER_GATHER, bytes, DTP_WRITE);
     dtp_draft_after(&draft, after);
-    draft.op.demand.sent_bytes = (double)(l->bytes.params * elements);
+    draft.op.demand.sent_bytes = (double)bytes;
     draft.op.demand.kernels = 1;
     dtp_draft_end(l, &draft);
     return uploaded;
@@ -52,15 +57,15 @@ static dtp_buffer_id cast(struct dtp_lowering *l, dtp_buffer_id uploaded, uint64
 }
 
 /* One tensor, or all of a unit that has too many for one operation or is one flat parameter. */
-static void upload_tensor(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t elements, uint64_t bytes,
+static void upload_tensor(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint64_t stored, uint64_t bytes,
                           dtp_op_id after)
 {
     struct dtp_lower_uploads *u = &unit->uploads;
-    dtp_buffer_id uploaded = upload(l, unit, elements, after);
+    dtp_buffer_id uploaded = upload(l, unit, stored, after);
     bool casts = l->bytes.params != l->bytes.compute;
     if (casts && u->stays)
         u->uploaded[u->count] = uploaded;
-    u->ready[u->count++] = casts ? cast(l, uploaded, l->bytes.params * elements, bytes, u->stays) : uploaded;
+    u->ready[u->count++] = casts ? cast(l, uploaded, stored, bytes, u->stays) : uploaded;
 }
 
 void dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after)
@@ -70,13 +75,13 @@ void dtp_lower_upload(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_o
     for (int i = 0; i < DTP_MAX_PARTS; i++)
         u->uploaded[i] = DTP_NO_BUFFER;
     if (l->plan->fsdp1 || dtp_unit_modules(unit) > 1) {
-        upload_tensor(l, unit, unit->shard, unit->gathered_shard_bytes, after);
+        upload_tensor(l, unit, unit->rest_bytes, unit->gathered_shard_bytes, after);
         return;
     }
     struct dtp_unit_module at = dtp_unit_module(l, unit, 0);
     for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
         if (at.module->shard[part])
-            upload_tensor(l, unit, at.module->shard[part], at.module->wire_bytes[part], after);
+            upload_tensor(l, unit, at.module->shard_bytes[part], at.module->wire_bytes[part], after);
 }
 
 static void wait_for(struct dtp_lowering *l, const char *name)
@@ -138,6 +143,8 @@ void dtp_lower_host_step(struct dtp_lowering *l)
     wait_for(l, "gradients downloaded");
     for (uint64_t i = 0; i < s->count + s->roots; i++) {
         struct dtp_lower_unit *unit = &s->unit[i];
+        if (!unit->shard)
+            continue;
         dtp_lower_stand(l, unit->root ? DTP_NO_LAYER : (uint16_t)unit->first);
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_HOST_OPTIMIZER, "");
@@ -145,7 +152,7 @@ void dtp_lower_host_step(struct dtp_lowering *l)
         dtp_draft_use(&draft, unit->params, DTP_UPDATE);
         dtp_draft_use(&draft, unit->moments.first, DTP_UPDATE);
         dtp_draft_use(&draft, unit->grads, DTP_READ);
-        draft.op.demand.bytes = HOST_ADAM_BYTES * (double)unit->shard;
+        draft.op.demand.bytes = host_adam_bytes(l) * (double)unit->shard;
         dtp_draft_end(l, &draft);
     }
     dtp_lower_stand(l, DTP_NO_LAYER);

@@ -41,6 +41,7 @@ static void add_module(struct dtp_lowering *l, struct dtp_lower_unit *unit, uint
 {
     struct dtp_unit_module at = dtp_unit_module(l, unit, index);
     uint64_t shard = 0, bytes = 0, rest = 0;
+    unit->scale_bytes += at.first ? 0 : at.module->scale_bytes;
     for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
         shard += at.module->trained[part] ? at.module->shard[part] : 0;
         bytes += at.module->wire_bytes[part];
@@ -85,6 +86,7 @@ static void make_unit(struct dtp_lowering *l, struct dtp_lower_unit *unit)
     for (uint64_t i = 0; i < dtp_unit_modules(unit); i++)
         add_module(l, unit, i);
     dtp_lower_stand(l, unit->root ? DTP_NO_LAYER : (uint16_t)unit->first);
+    dtp_lower_buffer(l, "scales of packed weights", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, unit->scale_bytes, true);
     if (dtp_lower_offloads(l)) {
         dtp_lower_host_state(l, unit);
         return;

@@ -132,6 +132,14 @@ static void add_host_copies(struct dtp_traffic *job)
     bool from_host = plan->reshard_after_forward && !plan->reshard_group;
     uint64_t gathers = (uint64_t)plan->accumulate * (from_host ? 2 : 1);
     uint64_t kept = (dtp_plan_keeps_root(plan) ? u->root_shard : u->head_end_shard) * (gathers - plan->accumulate);
+    if (dtp_plan_adapts(plan)) { /* frozen shards go up as they are kept, of layers for replays, too */
+        uint64_t layers = gathers + (dtp_plan_gathers_for_replays(plan) ? plan->accumulate : 0),
+                 roots = dtp_plan_keeps_root(plan) ? plan->accumulate : gathers;
+        job->out->device_to_host_bytes = dtp_bytes_product(job->reductions, u->trained_shard * job->bytes.grads);
+        job->out->host_to_device_bytes =
+            dtp_bytes_product(layers, u->layers * u->layer_wire) + dtp_bytes_product(roots, u->root_wire);
+        return;
+    }
     job->out->device_to_host_bytes = dtp_bytes_product(job->reductions, u->total_shard * job->bytes.grads);
     job->out->host_to_device_bytes =
         dtp_bytes_product(gathers, u->total_shard * job->bytes.params) - kept * job->bytes.params;
