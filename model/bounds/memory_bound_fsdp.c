@@ -65,7 +65,7 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     f.reduced_bytes = e->reduce + (e->reduce != e->grads ? e->grads : 0);
     f.after = plan->offload == DTP_OFFLOAD_NONE ? e->grads * t->total_shard : 0;
     add_weights(b, &f);
-    if (plan->fsdp1 && dtp_plan_adapts(plan) && dtp_plan_layers(plan)->holds_replayed)
+    if (dtp_plan_hooks_hold(plan))
         f.held = dtp_bound_tokens(b, b->activations.gradient + b->activations.layer_input);
     f.uploaded = up * t->largest_layer_shard, f.root_uploaded = (up || f.flat ? up : cast) * b->units->root_shard;
     f.cast = cast && f.flat ? cast * t->largest_layer_shard : f.uploaded;

@@ -12,6 +12,8 @@
     X(ANYONE, true, "anyone")                                                                                          \
     X(COMPILER, p->runtime->compiles, "runtime torch")                                                                 \
     X(COMPILED, p->compile, "torch.compile (compile)")                                                                 \
+    X(REENTRANT_UNITS, p->fsdp1 && p->checkpointing == DTP_CHECKPOINT_FULL && dtp_plan_layers(p)->holds_replayed,      \
+      "checkpointing full of FSDP1's units under runtime peft")                                                        \
     X(FSDP, dtp_plan_is_fsdp(p), "FSDP (full_shard, shard_grad_op, hybrid_shard) under runtime torch")                 \
     X(FSDP1, dtp_plan_is_fsdp(p) && p->fsdp1, "FSDP1 (fsdp1)")                                                         \
     X(FSDP2, dtp_plan_is_fsdp(p) && !p->fsdp1, "FSDP2")                                                                \

@@ -111,7 +111,13 @@ enum dtp_shard_cut dtp_plan_shard_cut(const struct dtp_plan *plan)
 bool dtp_plan_gathers_for_replays(const struct dtp_plan *plan)
 {
     return plan->fsdp1 && plan->reshard_after_forward && plan->wrap_layers == 1 && dtp_plan_shards_params(plan) &&
-           plan->checkpointing == DTP_CHECKPOINT_FULL && dtp_plan_layers(plan)->holds_replayed;
+           plan->checkpointing == DTP_CHECKPOINT_FULL && dtp_plan_layers(plan)->holds_replayed &&
+           !plan->checkpoint_within;
+}
+
+bool dtp_plan_hooks_hold(const struct dtp_plan *plan)
+{
+    return dtp_plan_adapts(plan) && plan->fsdp1 && dtp_plan_layers(plan)->holds_replayed && !plan->checkpoint_within;
 }
 
 bool dtp_plan_prefetches_backward(const struct dtp_plan *plan)

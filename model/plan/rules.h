@@ -142,6 +142,8 @@ static inline bool dtp_plan_fetches_modules(const struct dtp_plan *plan)
  * none of them is gathered ahead (_get_handle_to_prefetch asks for _needs_pre_backward_unshard). A replay is a forward
  * as any: it lets go what it has gathered (_post_forward_reshard), which its backward gathers again. */
 bool dtp_plan_gathers_for_replays(const struct dtp_plan *plan);
+/* Hooks of FSDP1 on the inputs of replays hold these, with their gradients, to the end of backward (lower_held.c). */
+bool dtp_plan_hooks_hold(const struct dtp_plan *plan);
 /* Units are gathered ahead in backward. */
 bool dtp_plan_prefetches_backward(const struct dtp_plan *plan);
 bool dtp_plan_takes_prefetch_depth(const struct dtp_plan *plan);

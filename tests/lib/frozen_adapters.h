@@ -58,8 +58,11 @@ static inline void frozen_keep_adapted(struct frozen_job *job)
         job->value[DTP_KEY_narrow_logits][0] = '\0';
     if (!adapted)
         return;
+    const bool held = frozen_population(job->number) == FROZEN_OF_HELD; /* FSDP1, the base on the host */
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        job->value[refused[i]][0] = '\0';
+        if (!held ||
+            (refused[i] != DTP_KEY_fsdp1 && refused[i] != DTP_KEY_offload && refused[i] != DTP_KEY_limit_all_gathers))
+            job->value[refused[i]][0] = '\0';
     if (strncmp(job->value[DTP_KEY_reshard_after_forward], "t", 1) != 0)
         job->value[DTP_KEY_reshard_after_forward][0] = '\0';
     if (strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0)

@@ -68,7 +68,8 @@ enum frozen_who {
     FROZEN_DELAYED,
     FROZEN_NATIVE,
     FROZEN_KEPT,
-    FROZEN_LAYERED, /* draws depend on the place here: what is new stands last */
+    FROZEN_LAYERED,
+    FROZEN_HELD, /* draws depend on the place here: what is new stands last */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -116,6 +117,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_NATIVE: return frozen_population(random_job_number) == FROZEN_OF_NATIVE;
     case FROZEN_KEPT: return frozen_population(random_job_number) == FROZEN_OF_KEPT;
     case FROZEN_LAYERED: return frozen_population(random_job_number) == FROZEN_OF_LAYERED;
+    case FROZEN_HELD: return frozen_population(random_job_number) == FROZEN_OF_HELD;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }
     return false;

@@ -282,6 +282,22 @@
     X(loss, LAYERED, 1, "eager")                                                                                       \
     X(accumulate_sync, LAYERED, 1, "")                                                                                 \
     X(reshard_after_forward, LAYERED, 1, "")                                                                           \
-    X(optimizer, LAYERED, 1, "adamw-fused")
+    X(optimizer, LAYERED, 1, "adamw-fused")                                                                            \
+    X(strategy, HELD, 1, "full_shard")                                                                                 \
+    X(gpus, HELD, 1, "2|4|8")                                                                                          \
+    X(gpus_per_node, HELD, 1, "8")                                                                                     \
+    X(nodes, HELD, 1, "")                                                                                              \
+    X(lora, HELD, 1, "8|16")                                                                                           \
+    X(base, HELD, 1, "|nf4|nf4-double|nf4-double")                                                                     \
+    X(dora, HELD, 1, "")                                                                                               \
+    X(train_ends, HELD, 1, "")                                                                                         \
+    X(checkpointing, HELD, 1, "full")                                                                                  \
+    X(fsdp1, HELD, 1, "true")                                                                                          \
+    X(checkpoint_within, HELD, 2, "true")                                                                              \
+    X(offload, HELD, 1, "none|params|params")                                                                          \
+    X(accumulate_sync, HELD, 1, "")                                                                                    \
+    X(wrap_layers, HELD, 1, "")                                                                                        \
+    X(optimizer, HELD, 1, "adamw")                                                                                     \
+    X(reshard_after_forward, HELD, 1, "")
 
 #endif

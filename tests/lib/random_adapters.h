@@ -63,6 +63,7 @@ static inline bool random_peft(struct random_job *job)
         plan.offload = random_bool() ? DTP_OFFLOAD_PARAMS : DTP_OFFLOAD_NONE;
         if (plan.offload == DTP_OFFLOAD_PARAMS)
             plan.adapters.dora = false, plan.wrap_layers = 1;
+        plan.checkpoint_within = random_below(3) == 0;
     }
     plan.compile = plan.fused_qkv = plan.fused_gate_up = false;
     plan.fast_kernels = random_below(4) == 0;

@@ -287,7 +287,9 @@ static void test_held_by_hooks(void **state)
     assert_near(of_a_layer(plan, &two), 2 * 4096);
     plan.strategy = DTP_FULL_SHARD, plan.fsdp1 = true;
     assert_near(of_a_layer(plan, &two), (2 + 2) * 4096);
-    plan.fsdp1 = false; /* FSDP2 has a hook on its own post-backward function */
+    plan.checkpoint_within = true; /* inputs are no leaves, and go with their backward */
+    assert_near(of_a_layer(plan, &two), 2 * 4096);
+    plan.checkpoint_within = false, plan.fsdp1 = false; /* FSDP2 has a hook on its own post-backward function */
     assert_near(of_a_layer(plan, &two), 2 * 4096);
     plan.fsdp1 = true, plan.checkpointing = DTP_CHECKPOINT_NONE;
     assert_refused(plan, "fsdp1");
@@ -407,6 +409,9 @@ static void test_gathers_of_replays(void **state)
     uint64_t layer = 202383360, root = 2 * 32000 * 4096 + 4096;
     assert_int_equal(c.count[DTP_ALL_GATHER], 3 * 32 + 1);
     assert_int_equal(c.bytes[DTP_ALL_GATHER], (3 * 32 * 2 * layer + 2 * root) / 8 * 7);
+    plan.checkpoint_within = true; /* replays run between pre- and post-backward of their unit */
+    dtp_closed_form_communication(&t, &cluster, &plan, &c);
+    assert_int_equal(c.count[DTP_ALL_GATHER], 2 * 32 + 1);
     plan.checkpointing = DTP_CHECKPOINT_NONE;
     assert_false(dtp_plan_gathers_for_replays(&plan));
 }

@@ -7,7 +7,7 @@
 
 bool dtp_lower_hooks_hold(const struct dtp_lowering *l)
 {
-    return l->adapts && l->plan->fsdp1 && dtp_plan_layers(l->plan)->holds_replayed;
+    return dtp_plan_hooks_hold(l->plan);
 }
 
 /* The layer's input and, once its own backward is through, the gradient of the next one's. */
