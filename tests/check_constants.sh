@@ -48,7 +48,6 @@ model/cost/plain_attention.c 3 products, counted by hand
 model/closed/block_work.c 2.5 passes of a norm's backward, counted by hand
 model/runtime/deepspeed/deepspeed_hooks.c 0.5 bytes of an int4
 model/runtime/deepspeed/lower_infinity.c 28.0 bytes of AdamW on the host, counted by hand
-model/runtime/torch/lower_offload.c 28.0 bytes of AdamW on the host, counted by hand
 model/runtime/dtplan/executor_work.c 4.0 bytes, counted by hand
 model/runtime/dtplan/executor_block_traffic.c 4.0 bytes, counted by hand
 model/runtime/dtplan/executor_latent_work.c 4.0 bytes, counted by hand

@@ -12,7 +12,7 @@
 /* AdamW reads p, g, m, v and writes p, m, v in fp32, of adapters in their dtype. */
 static double host_adam_bytes(const struct dtp_lowering *l)
 {
-    return 7.0 * (l->adapts ? (double)l->bytes.grads : 4.0);
+    return (double)(7 * (l->adapts ? l->bytes.grads : 4));
 }
 
 void dtp_lower_host_state(struct dtp_lowering *l, struct dtp_lower_unit *unit)
