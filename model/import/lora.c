@@ -1,8 +1,10 @@
 /* Adapters of peft in files of axolotl, TRL and its own, both ways. */
 #include "import/write.h"
 
+#include "base/number.h"
 #include "plan/adapters.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,6 +37,34 @@ static enum dtp_status make_base(struct dtp_reading *r, const struct dtp_adapter
     return is(r, "in_8bit", "true") ? dtp_make_key(r, "base", "int8", "in_8bit") : DTP_OK;
 }
 
+/* rsLoRA (Kalajdzievski 2023, arXiv:2312.03732) scales by alpha / sqrt(r), where ours is alpha / r. */
+static enum dtp_status make_alpha(struct dtp_reading *r, const struct dtp_adapter_defaults *defaults)
+{
+    const char *alpha = dtp_fact(r, "lora_alpha"), *rank = dtp_fact(r, "lora_r");
+    double scale, root;
+    char text[32];
+    if (!is(r, "rslora", "true"))
+        return make(r, "lora_alpha", "lora_alpha", defaults->alpha);
+    alpha = alpha ? alpha : defaults->alpha, rank = rank ? rank : defaults->rank;
+    if (!alpha || !dtp_number_parse(alpha, &scale) || !dtp_number_parse(rank, &root))
+        return dtp_refuse_fact(r, "rslora", "scales by lora_alpha, which the file does not say; write it");
+    snprintf(text, sizeof text, "%.9g", scale * sqrt(root));
+    return dtp_make_key(r, "lora_alpha", text, "rslora");
+}
+
+/* Embedding and head together are what train_ends is. */
+static enum dtp_status make_ends(struct dtp_reading *r)
+{
+    const char *saved = dtp_fact(r, "saved_modules");
+    if (!saved || !*saved)
+        return DTP_OK;
+    if (strcmp(saved, "embed_tokens,lm_head") == 0 || strcmp(saved, "lm_head,embed_tokens") == 0)
+        return dtp_make_key(r, "train_ends", "true", "saved_modules");
+    return dtp_refuse_fact(r, "saved_modules",
+                           "names other modules than embed_tokens and lm_head, both of which alone are modelled as "
+                           "trained whole beside adapters");
+}
+
 enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapter_defaults *defaults)
 {
     if (!dtp_adapter_fact(r) && defaults->alone)
@@ -54,7 +84,8 @@ enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapte
         worst = dtp_worse(worst, dtp_make_key(r, "lora_targets", "all", "lora_linear"));
     else
         worst = dtp_worse(worst, make(r, "lora_targets", "lora_targets", "q+v")); /* peft's of LLaMA's family */
-    worst = dtp_worse(worst, make(r, "lora_alpha", "lora_alpha", defaults->alpha));
+    worst = dtp_worse(worst, make_alpha(r, defaults));
+    worst = dtp_worse(worst, make_ends(r));
     worst = dtp_worse(worst, make(r, "lora_dropout", "lora_dropout", defaults->dropout));
     if (is(r, "dora", "true"))
         worst = dtp_worse(worst, dtp_make_key(r, "dora", "true", "dora"));

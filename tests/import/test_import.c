@@ -278,6 +278,18 @@ static void adapted_parameters(void **state)
     assert_int_equal(file.job.plan.adapters.rank, 8);
 }
 
+/* rsLoRA's scale 32 / sqrt(16) is that of alpha 128, 128 / 16; embedding and head are the ends. */
+static void scaled_and_saved(void **state)
+{
+    (void)state;
+#define SCALED TRAINER "use_peft: true\nlora_r: 16\nlora_alpha: 32\n"
+    import(SCALED "use_rslora: true\nlora_modules_to_save: [lm_head, embed_tokens]\n", ONE_GPU);
+    assert_true(file.job.plan.adapters.alpha == 128 && file.job.plan.adapters.train_ends);
+    import(SCALED "use_rslora: false\nlora_modules_to_save: null\n", ONE_GPU);
+    assert_true(file.job.plan.adapters.alpha == 32 && !file.job.plan.adapters.train_ends);
+    expect_refusal(SCALED "lora_modules_to_save: [lm_head]\n", ONE_GPU, "names other modules than embed_tokens");
+}
+
 static void other_files_are_refused(void **state)
 {
     (void)state;
@@ -308,6 +320,7 @@ int main(void)
         cmocka_unit_test(torchtitan_degrees),
         cmocka_unit_test(trainer_projections),
         cmocka_unit_test(adapted_parameters),
+        cmocka_unit_test(scaled_and_saved),
         cmocka_unit_test(other_files_are_refused),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_all);
