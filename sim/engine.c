@@ -1,4 +1,5 @@
-#include "sim/engine.h"
+#include "sim/engine_state.h"
+#include "sim/steady.h"
 
 #include <assert.h>
 #include <math.h>
@@ -86,66 +87,6 @@ bool dtp_engine_link(const struct dtp_program *program, bool one_by_one, struct 
 
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
-struct running {
-    uint32_t op;
-    double end_s;                  /* if speeds stay as they are */
-    double speed, since_s, left_s; /* left_s: seconds at full speed left at since_s */
-    double seconds;                /* alone */
-    struct dtp_usage usage;        /* once it has run beside another */
-    bool usage_known;
-};
-
-/* Kept of the operations met last: what those that are alike (dtp_op_seconds_all) use when they take so many seconds.
- */
-#define USAGES_KNOWN 64u
-struct known_usage {
-    double seconds; /* 0: none yet, for what takes none uses nothing */
-    uint32_t alike;
-    struct dtp_usage usage;
-};
-
-struct engine {
-    const struct dtp_engine_job *job;
-    const struct dtp_engine_graph *graph;
-    const struct dtp_engine_op *ops;
-    uint32_t count, done, *pending;
-    struct running running[DTP_STREAM_COUNT];
-    size_t running_count;
-    uint32_t arrived[DTP_STREAM_COUNT]; /* transfers that were launched and wait for their other end */
-    size_t arrived_count;
-    uint32_t waiting[DTP_STREAM_COUNT]; /* per stream: operation whose predecessors are done, which has not started */
-    uint32_t waiting_streams;           /* a bit for each that has one */
-    bool changed;                       /* the set of running operations, since speeds were shared */
-    /* The host thread runs ahead of the device until a HOST_WAIT stops it. */
-    uint32_t next_issue;
-    double host_s;
-    bool host_blocked;
-    struct known_usage known[USAGES_KNOWN];
-    struct clock *clock; /* of all roles of the set */
-    bool touched;        /* something in it happened now */
-};
-
-/* Roles in which something happens are few at any time; the others keep the time of their next event. Those times are
- * the leaves of a tree in which each node has the earlier one of its two children: node 1 is the root, of node n the
- * children are 2n and 2n + 1, and role r is leaf `leaves` + r. */
-struct clock {
-    double now_s, *next_s;
-    struct engine *roles, **touched;
-    uint32_t role_count, touched_count, leaves; /* leaves: a power of 2; those beyond the roles never come */
-};
-
-static void touch(struct engine *e)
-{
-    if (e->touched)
-        return;
-    e->touched = true;
-    e->clock->touched[e->clock->touched_count++] = e;
-}
-
-/* What stands in `pending` of a transfer that waits for its other end, to start or to end. */
-#define ARRIVED UINT32_MAX
-#define FINISHED (UINT32_MAX - 1)
-
 /* The engine of the other end; *partner: its operation there. NULL: `op` is no transfer between roles. */
 static struct engine *other_end(const struct engine *e, uint32_t op, uint32_t *partner)
 {
@@ -196,6 +137,9 @@ static void end_one(struct engine *e, uint32_t op)
 {
     e->job->span[op].end_s = e->clock->now_s;
     e->done++;
+    e->last_done[e->ops[op].stream] = op;
+    if (op == e->mark)
+        dtp_steady_reach(e);
     const uint32_t *end = e->graph->successor + e->graph->first_edge[op + 1];
     for (const uint32_t *edge = e->graph->successor + e->graph->first_edge[op]; edge < end; edge++) {
         uint32_t next = *edge;
@@ -216,9 +160,11 @@ static void end(struct engine *e, uint32_t op)
     struct engine *other = other_end(e, op, &partner);
     if (other && other->pending[partner] != FINISHED) {
         e->pending[op] = FINISHED;
+        e->finished_count++;
         return;
     }
     if (other) {
+        other->finished_count--;
         touch(other);
         end_one(other, partner);
     }
@@ -464,6 +410,9 @@ static void begin(struct engine *e, const struct dtp_engine_job *job, const stru
     e->host_s = job->begin_s;
     memcpy(pending, graph->predecessors, e->count * sizeof *pending);
     memset(job->cause, 0xff, e->count * sizeof *job->cause); /* DTP_CAUSE_NONE */
+    memset(e->last_done, 0xff, sizeof e->last_done);
+    *job->repeated_count = 0;
+    e->mark = DTP_NO_INDEX;
     issue(e);
 }
 
@@ -527,6 +476,8 @@ static void run_all(struct clock *clock)
         double next_s = next_of_all_s(clock);
         if (!(next_s < INFINITY))
             break;
+        if (clock->steady && dtp_steady_jump(clock))
+            next_s = next_of_all_s(clock);
         assert(next_s >= clock->now_s);
         clock->now_s = next_s;
         end_below(clock, 1);
@@ -555,8 +506,10 @@ bool dtp_engine_run(const struct dtp_engine_job *job, const struct dtp_engine_gr
         clock.roles[r].clock = &clock;
     for (uint32_t r = 0; r < count && memory; r++)
         begin(&clock.roles[r], &job[r], &graph[r], pending[r]);
+    memory = memory && dtp_steady_begin(&clock);
     if (memory)
         run_all(&clock);
+    free(clock.steady);
     if (count > 1) {
         free(clock.next_s);
         free(clock.roles);

@@ -13,6 +13,12 @@
 #include "sim/op_time.h"
 #include "sim/simulate.h"
 
+/* Operations that repeat: each of [first, end) is like the one `length` before it, and is waited for likewise
+ * (steady.h). length 0: none do. */
+struct dtp_engine_period {
+    uint32_t first, end, length;
+};
+
 /* Arrays of one entry per operation. */
 struct dtp_engine_job {
     const struct dtp_program *program;
@@ -25,6 +31,8 @@ struct dtp_engine_job {
     double *issue_s;         /* out: when the host had issued its first kernel */
     double *starved_s;       /* out: part of the span in which it waits for its later kernels to be launched */
     const uint32_t *partner; /* of transfers: the operation at the other end (program_set.h); NULL: a role alone */
+    struct dtp_engine_period period;
+    size_t *repeated_count; /* out: operations whose times are those of others one period or several before */
 };
 
 /* Of an operation, what is asked again and again. */

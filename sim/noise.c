@@ -51,11 +51,18 @@ struct curve {
     double z[FACTORS], step_s[FACTORS];
 };
 
-static double on_curve(const struct curve *curve, double z)
+/* The upper one of the two factors between which z lies. */
+static int upper(const struct curve *curve, double z)
 {
     int i = 1;
     while (i < FACTORS - 1 && z > curve->z[i])
         i++;
+    return i;
+}
+
+static double on_curve(const struct curve *curve, double z)
+{
+    int i = upper(curve, z);
     double share = (z - curve->z[i - 1]) / (curve->z[i] - curve->z[i - 1]);
     return curve->step_s[i - 1] + share * (curve->step_s[i] - curve->step_s[i - 1]);
 }
@@ -75,27 +82,39 @@ static double quantile(const double *sorted, size_t count, double p)
                              : sorted[count - 1];
 }
 
-static enum dtp_status step_at(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
-                               const struct dtp_simulation_options *options, double *step_s, struct dtp_faults *faults)
+/* The slowest of `ranks`, but no faster than `least_z`. */
+static void draw(double ranks, double least_z, gsl_rng *rng, double *z, size_t samples)
 {
-    struct dtp_timeline *timelines = calloc(set->role_count, sizeof *timelines);
-    if (!timelines)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for timelines");
-    enum dtp_status status = dtp_simulate_proved_set(set, cluster, options, timelines, faults);
-    *step_s = timelines[0].step_s;
-    for (uint32_t r = 0; r < set->role_count && status == DTP_OK; r++)
-        dtp_timeline_release(&timelines[r]);
-    free(timelines);
+    for (size_t i = 0; i < samples; i++)
+        z[i] = fmax(least_z, gsl_cdf_ugaussian_Pinv(pow(gsl_rng_uniform_pos(rng), 1 / ranks)));
+}
+
+/* Simulates the step at the factors that what was drawn lies between: the slowest of thousands of ranks is never as
+ * fast as the first of them say. */
+static enum dtp_status fill_curve(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                                  const struct dtp_simulation_options *options, const double *factor, const double *z,
+                                  size_t samples, struct curve *curve, struct dtp_faults *faults)
+{
+    bool asked[FACTORS] = {false};
+    double at[FACTORS], step_s[FACTORS];
+    size_t count = 0, taken = 0;
+    for (size_t i = 0; i < samples; i++)
+        asked[upper(curve, z[i])] = asked[upper(curve, z[i]) - 1] = true;
+    for (int i = 0; i < FACTORS; i++)
+        if (asked[i])
+            at[count++] = factor[i];
+    enum dtp_status status = dtp_simulate_factors(set, cluster, options, at, count, step_s, faults);
+    for (int i = 0; i < FACTORS && status == DTP_OK; i++)
+        curve->step_s[i] = asked[i] ? step_s[taken++] : NAN;
     return status;
 }
 
-/* The slowest of `ranks`, but no faster than `least_z`. */
-static void sample(const struct curve *curve, double ranks, double least_z, gsl_rng *rng, double *step_s,
-                   size_t samples, struct dtp_step_quantiles *out)
+/* What was drawn becomes the steps' times, in their order. */
+static void read_off(const struct curve *curve, double *step_s, size_t samples, struct dtp_step_quantiles *out)
 {
     double sum_s = 0;
     for (size_t i = 0; i < samples; i++) {
-        step_s[i] = on_curve(curve, fmax(least_z, gsl_cdf_ugaussian_Pinv(pow(gsl_rng_uniform_pos(rng), 1 / ranks))));
+        step_s[i] = on_curve(curve, step_s[i]);
         sum_s += step_s[i];
     }
     qsort(step_s, samples, sizeof *step_s, compare);
@@ -107,9 +126,8 @@ enum dtp_status dtp_noise_step_quantiles(const struct dtp_program_set *set, cons
                                          const struct dtp_simulation_options *options, double deviation, size_t samples,
                                          struct dtp_step_quantiles *out, struct dtp_faults *faults)
 {
-    static const double z[FACTORS] = {-2.5, 0, 1, 2, 3.5, 5.5};
-    struct curve curve;
-    struct dtp_simulation_options at = *options;
+    struct curve curve = {.z = {-2.5, 0, 1, 2, 3.5, 5.5}};
+    double factor[FACTORS];
     uint32_t known = deviation > 0 ? 0 : dtp_cluster_measured_gpus(cluster);
     if (!(deviation > 0))
         deviation = dtp_simulated_rank_deviation(dtp_program_execution(set->roles[0].program));
@@ -117,21 +135,20 @@ enum dtp_status dtp_noise_step_quantiles(const struct dtp_program_set *set, cons
     double known_factor = known ? dtp_slowest_rank_factor(known, deviation) : 1;
     double known_z = known ? (known_factor - 1) / deviation : -INFINITY;
     double unknown = cluster->gpus > known ? cluster->gpus - known : 1;
-    at.replay_allocator = false;
-    for (int i = 0; i < FACTORS; i++) {
-        curve.z[i] = z[i];
-        at.compute_factor = fmax(0.1, 1 + deviation * z[i]) / known_factor;
-        enum dtp_status status = step_at(set, cluster, &at, &curve.step_s[i], faults);
-        if (status != DTP_OK)
-            return status;
-    }
+    for (int i = 0; i < FACTORS; i++)
+        factor[i] = fmax(0.1, 1 + deviation * curve.z[i]) / known_factor;
     samples = samples ? samples : 1;
     double *step_s = calloc(samples, sizeof *step_s);
     gsl_rng *rng = step_s ? make_generator(options->seed) : NULL;
-    if (rng) {
-        sample(&curve, unknown, known_z, rng, step_s, samples, out);
-        release_generator(rng);
+    if (!rng) {
+        free(step_s);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for %zu samples", samples);
     }
+    draw(unknown, known_z, rng, step_s, samples);
+    release_generator(rng);
+    enum dtp_status status = fill_curve(set, cluster, options, factor, step_s, samples, &curve, faults);
+    if (status == DTP_OK)
+        read_off(&curve, step_s, samples, out);
     free(step_s);
-    return rng ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for %zu samples", samples);
+    return status;
 }

@@ -6,10 +6,12 @@
 #include "sim/caching_allocator.h"
 #include "sim/engine.h"
 #include "sim/noise.h"
+#include "sim/periods.h"
 #include "sim/step_guess.h"
 #include "sim/timeline.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct dtp_simulation_options dtp_simulation_options_default(void)
@@ -30,6 +32,7 @@ struct simulation {
     struct dtp_op_rates rates;
     struct dtp_host_arena scratch;
     struct dtp_engine_graph graph;
+    struct dtp_engine_period period;
     size_t count;
     const uint32_t *partner; /* of transfers; NULL: a program alone */
     uint32_t *pending;
@@ -123,7 +126,9 @@ static void set_up(struct roles *all)
                                     .cause = out->cause,
                                     .issue_s = out->issue_s,
                                     .starved_s = s->starved_s,
-                                    .partner = s->partner};
+                                    .partner = s->partner,
+                                    .period = s->period,
+                                    .repeated_count = &out->repeated_count};
         all->graphs[r] = s->graph;
         all->pending[r] = s->pending;
         scale(s, out->compute_factor, out->matmul_speedup);
@@ -256,11 +261,55 @@ static void count_from_begin(struct dtp_timeline *t)
     }
 }
 
-static bool simulate_all(struct roles *all)
+/* The length of the step at each of `factors`. */
+struct lengths {
+    const double *factor;
+    double *step_s;
+    size_t count;
+};
+
+static bool find_lengths(struct roles *all, const struct lengths *asked)
+{
+    for (size_t i = 0; i < asked->count; i++) {
+        for (uint32_t r = 0; r < all->count; r++) {
+            all->out[r].compute_factor = asked->factor[i];
+            all->out[r].begin_s = 0;
+        }
+        if (!run_at_power_limit(all))
+            return false;
+        asked->step_s[i] = length_of_step_s(all);
+    }
+    return true;
+}
+
+static bool find_periods(struct roles *all)
+{
+    struct dtp_period_role *roles = calloc(all->count, sizeof *roles);
+    struct dtp_engine_period *periods = calloc(all->count, sizeof *periods);
+    bool memory = roles && periods;
+    for (uint32_t r = 0; r < all->count && memory; r++) {
+        const struct simulation *s = &all->role[r];
+        roles[r] = (struct dtp_period_role){s->program, &s->graph, s->alone_s, s->partner};
+    }
+    if (memory)
+        dtp_periods_find(roles, all->count, periods);
+    for (uint32_t r = 0; r < all->count && memory; r++)
+        all->role[r].period = periods[r];
+    free(roles);
+    free(periods);
+    return memory;
+}
+
+static bool prepare_all(struct roles *all)
 {
     for (uint32_t r = 0; r < all->count; r++)
         if (!take_arrays(&all->role[r], &all->out[r]) || !price(&all->role[r]))
             return false;
+    return all->count == 1 || all->role->options->each_micro_batch || find_periods(all);
+}
+
+static bool simulate_all(struct roles *all)
+{
     if (!run_at_power_limit(all))
         return false;
     double step_s = all->count > 1 ? length_of_step_s(all) : 0;
@@ -273,8 +322,10 @@ static bool simulate_all(struct roles *all)
     return true;
 }
 
-/* Roles and what the engine takes of them are made, on one cluster. */
-static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *cluster, struct dtp_faults *faults)
+/* Roles and what the engine takes of them are made, on one cluster. `asked`: lengths of steps alone; NULL: timelines.
+ */
+static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *cluster, const struct lengths *asked,
+                                struct dtp_faults *faults)
 {
     double slowest =
         dtp_cluster_slowest_rank(cluster, dtp_simulated_rank_deviation(dtp_program_execution(all->role[0].program)));
@@ -290,40 +341,47 @@ static enum dtp_status simulate(struct roles *all, const struct dtp_cluster *clu
         if (status == DTP_OK && all->set && !dtp_op_rates_place(&all->role[r].rates, all->set, r))
             status = out_of_memory(all, faults);
     }
-    if (status == DTP_OK && !simulate_all(all))
+    if (status == DTP_OK && !(prepare_all(all) && (asked ? find_lengths(all, asked) : simulate_all(all))))
         status = out_of_memory(all, faults);
     for (uint32_t r = 0; r < all->count; r++) {
-        if (status == DTP_OK && all->role[r].options->replay_allocator)
+        if (status == DTP_OK && !asked && all->role[r].options->replay_allocator)
             status = dtp_timeline_replay(all->role[r].program, &all->out[r], faults);
         dtp_host_arena_release(&all->role[r].scratch);
         dtp_op_rates_release(&all->role[r].rates);
     }
-    for (uint32_t r = 0; r < all->count && status != DTP_OK; r++)
+    for (uint32_t r = 0; r < all->count && (asked || status != DTP_OK); r++)
         dtp_timeline_release(&all->out[r]);
     return status;
 }
 
-enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp_cluster *cluster,
-                             const struct dtp_simulation_options *options, struct dtp_timeline *out,
-                             struct dtp_faults *faults)
+static enum dtp_status simulate_one(const struct dtp_program *program, const struct dtp_cluster *cluster,
+                                    const struct dtp_simulation_options *options, const struct lengths *asked,
+                                    struct dtp_timeline *out, struct dtp_faults *faults)
 {
     struct simulation s = {.program = program, .options = options};
     struct dtp_engine_job job;
     struct dtp_engine_graph graph;
     uint32_t *pending;
     struct roles all = {NULL, &s, out, 1, &job, &graph, &pending};
-    return simulate(&all, cluster, faults);
+    return simulate(&all, cluster, asked, faults);
 }
 
-enum dtp_status dtp_simulate_proved_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
-                                        const struct dtp_simulation_options *options, struct dtp_timeline *out,
-                                        struct dtp_faults *faults)
+enum dtp_status dtp_simulate(const struct dtp_program *program, const struct dtp_cluster *cluster,
+                             const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                             struct dtp_faults *faults)
+{
+    return simulate_one(program, cluster, options, NULL, out, faults);
+}
+
+static enum dtp_status simulate_several(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                                        const struct dtp_simulation_options *options, const struct lengths *asked,
+                                        struct dtp_timeline *out, struct dtp_faults *faults)
 {
     struct dtp_host_arena arena = {0};
     uint32_t **partner, count = set->role_count;
     memset(out, 0, count * sizeof *out);
     if (count == 1)
-        return dtp_simulate(set->roles[0].program, cluster, options, out, faults);
+        return simulate_one(set->roles[0].program, cluster, options, asked, out, faults);
     if (options->op_s)
         return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                          "measured times of operations are of one program, not of a set");
@@ -343,8 +401,28 @@ enum dtp_status dtp_simulate_proved_set(const struct dtp_program_set *set, const
         all.role[r].partner = partner[r];
     }
     if (status == DTP_OK)
-        status = simulate(&all, cluster, faults);
+        status = simulate(&all, cluster, asked, faults);
     dtp_host_arena_release(&arena);
+    return status;
+}
+
+enum dtp_status dtp_simulate_proved_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                                        const struct dtp_simulation_options *options, struct dtp_timeline *out,
+                                        struct dtp_faults *faults)
+{
+    return simulate_several(set, cluster, options, NULL, out, faults);
+}
+
+enum dtp_status dtp_simulate_factors(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                                     const struct dtp_simulation_options *options, const double *factor, size_t count,
+                                     double *step_s, struct dtp_faults *faults)
+{
+    const struct lengths asked = {factor, step_s, count};
+    struct dtp_timeline *scratch = calloc(set->role_count, sizeof *scratch);
+    if (!scratch)
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "no memory for timelines");
+    enum dtp_status status = simulate_several(set, cluster, options, &asked, scratch, faults);
+    free(scratch);
     return status;
 }
 

@@ -44,6 +44,7 @@ struct dtp_timeline {
     uint32_t *critical;    /* operations of the critical path, in time order */
     size_t critical_count;
     uint64_t reserved_peak_bytes, allocated_peak_bytes; /* of the replayed allocator */
+    size_t repeated_count; /* operations that begin and end as those of an earlier micro-batch did (steady.h) */
 };
 
 /* Exposed transfers between stages of a pipeline, by their streams: rings of context parallel ranks send as well. */
@@ -59,9 +60,10 @@ struct dtp_simulation_options {
     double compute_factor;   /* on the time of kernels; 0: of the slowest of the cluster's ranks, as expected */
     uint64_t seed;           /* of jitter; 0: none */
     double jitter_deviation; /* relative, per operation of a rank */
-    double expert_load; /* rows of tokens that the rank's experts get, over the mean of ranks; up to 1: the mean. In
-                           the step alone: sums of what operations take stay the mean's */
-    uint32_t op_limit;  /* of the program that dtp_simulated_create lowers; 0: DTP_LOWER_MOST_OPS */
+    double expert_load;    /* rows of tokens that the rank's experts get, over the mean of ranks; up to 1: the mean. In
+                              the step alone: sums of what operations take stay the mean's */
+    bool each_micro_batch; /* is simulated, though some are like others; for tests, which hold the two together */
+    uint32_t op_limit;     /* of the program that dtp_simulated_create lowers; 0: DTP_LOWER_MOST_OPS */
 };
 /* By how much a clock may be off that was assumed before the step's time was known; beyond, the step runs again. */
 #define DTP_SPEEDUP_TOLERANCE 0.003
@@ -86,6 +88,11 @@ enum dtp_status dtp_simulate_set(const struct dtp_program_set *set, const struct
 enum dtp_status dtp_simulate_proved_set(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
                                         const struct dtp_simulation_options *options, struct dtp_timeline *out,
                                         struct dtp_faults *faults);
+/* How long the step of such a set is where the slowest rank takes each of `count` factors (options' compute_factor) on
+ * the time of its kernels: what dtp_simulate_proved_set has as step_s, prepared once for all. */
+enum dtp_status dtp_simulate_factors(const struct dtp_program_set *set, const struct dtp_cluster *cluster,
+                                     const struct dtp_simulation_options *options, const double *factor, size_t count,
+                                     double *step_s, struct dtp_faults *faults);
 /* Replays the allocator over a step that was simulated without: fills the timeline's peaks. */
 enum dtp_status dtp_timeline_replay(const struct dtp_program *program, struct dtp_timeline *timeline,
                                     struct dtp_faults *faults);
