@@ -9,8 +9,9 @@ static bool same_demand(const struct dtp_demand *a, const struct dtp_demand *b)
     return a == b || memcmp(a, b, sizeof *a) == 0;
 }
 
-/* Whether `b` is to the operations behind it what the earlier `a` is. */
-static bool are_alike(const struct dtp_period_role *role, uint32_t a, uint32_t b)
+/* Whether `b` is to the operations behind it what the earlier `a` is. From `far` on none repeats: kernels there, which
+ * come last on their stream, may wait for both. */
+static bool are_alike(const struct dtp_period_role *role, uint32_t a, uint32_t b, uint32_t far)
 {
     const struct dtp_engine_graph *graph = role->graph;
     const struct dtp_engine_op *x = &graph->ops[a], *y = &graph->ops[b];
@@ -22,9 +23,12 @@ static bool are_alike(const struct dtp_period_role *role, uint32_t a, uint32_t b
         role->alone_s[a] != role->alone_s[b] ||
         (role->partner[a] == DTP_NO_INDEX) != (role->partner[b] == DTP_NO_INDEX))
         return false;
-    for (uint32_t i = 0; i < edges; i++)
-        if (of_b[i] - b != of_a[i] - a)
+    for (uint32_t i = 0; i < edges; i++) {
+        bool at_end = of_a[i] >= far && of_b[i] >= far && graph->ops[of_a[i]].stream == DTP_STREAM_COMPUTE &&
+                      graph->ops[of_b[i]].stream == DTP_STREAM_COMPUTE;
+        if (of_b[i] - b != of_a[i] - a && !at_end)
             return false;
+    }
     const struct dtp_op *ops = dtp_program_ops(role->program), *p = &ops[a], *q = &ops[b];
     return p->kind == q->kind && p->name == q->name && p->group == q->group && same_demand(p->demand, q->demand);
 }
@@ -36,22 +40,22 @@ static uint32_t next_transfer(const struct dtp_period_role *role, uint32_t op, u
     return op;
 }
 
-static bool repeats(const struct dtp_period_role *role, uint32_t first, uint32_t length)
+static bool repeats(const struct dtp_period_role *role, uint32_t first, uint32_t length, uint32_t far)
 {
     for (uint32_t i = first; i < first + length; i++)
-        if (!are_alike(role, i, i + length))
+        if (!are_alike(role, i, i + length, far))
             return false;
     return true;
 }
 
 /* As far as what is one period apart is alike. */
 static struct dtp_engine_period extend(const struct dtp_period_role *role, uint32_t first, uint32_t length,
-                                       uint32_t count)
+                                       uint32_t far)
 {
     struct dtp_engine_period period = {first, first + length, length};
-    while (period.first > 0 && are_alike(role, period.first - 1, period.first - 1 + length))
+    while (period.first > 0 && are_alike(role, period.first - 1, period.first - 1 + length, far))
         period.first--;
-    while (period.end < count && are_alike(role, period.end - length, period.end))
+    while (period.end < far && are_alike(role, period.end - length, period.end, far))
         period.end++;
     return period;
 }
@@ -61,15 +65,17 @@ static struct dtp_engine_period extend(const struct dtp_period_role *role, uint3
 static struct dtp_engine_period find(const struct dtp_period_role *role)
 {
     uint32_t count = (uint32_t)dtp_program_op_count(role->program);
-    uint32_t middle = next_transfer(role, count / 2, count), next = middle;
-    while (next < count) {
-        next = next_transfer(role, next + 1, count);
+    uint32_t middle = next_transfer(role, count / 2, count), next = middle, far = count;
+    while (far > 0 && role->partner[far - 1] == DTP_NO_INDEX) /* behind its last transfer */
+        far--;
+    while (next < far) {
+        next = next_transfer(role, next + 1, far);
         uint32_t length = next - middle;
-        if (length * LEAST_PERIODS > count || next + length > count)
+        if (length * LEAST_PERIODS > far || next + length > far)
             break;
-        if (!repeats(role, middle, length))
+        if (!repeats(role, middle, length, far))
             continue;
-        struct dtp_engine_period period = extend(role, middle, length, count);
+        struct dtp_engine_period period = extend(role, middle, length, far);
         if (period.end - period.first > count / 2)
             return period;
     }
