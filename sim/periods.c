@@ -4,9 +4,11 @@
 
 #define LEAST_PERIODS 4 /* fewer are through before anything is known to repeat */
 
-static bool same_demand(const struct dtp_demand *a, const struct dtp_demand *b)
+/* Mostly by their pointers, as a program keeps them once; not always. */
+static bool is_same_work(const struct dtp_op *a, const struct dtp_op *b)
 {
-    return a == b || memcmp(a, b, sizeof *a) == 0;
+    return a->kind == b->kind && a->group == b->group && (a->name == b->name || strcmp(a->name, b->name) == 0) &&
+           (a->demand == b->demand || memcmp(a->demand, b->demand, sizeof *a->demand) == 0);
 }
 
 /* Whether `b` is to the operations behind it what the earlier `a` is. From `far` on none repeats: kernels there, which
@@ -17,7 +19,7 @@ static bool are_alike(const struct dtp_period_role *role, uint32_t a, uint32_t b
     const struct dtp_engine_op *x = &graph->ops[a], *y = &graph->ops[b];
     const uint32_t *of_a = graph->successor + graph->first_edge[a], *of_b = graph->successor + graph->first_edge[b];
     uint32_t edges = graph->first_edge[a + 1] - graph->first_edge[a];
-    if (x->stream != y->stream || x->kernels != y->kernels || x->peer != y->peer || x->waits || y->waits ||
+    if (x->stream != y->stream || x->kernels != y->kernels || x->peer != y->peer || x->waits != y->waits ||
         x->tensor != y->tensor || x->plain != y->plain || x->issue != y->issue || x->calls != y->calls ||
         graph->predecessors[a] != graph->predecessors[b] || edges != graph->first_edge[b + 1] - graph->first_edge[b] ||
         role->alone_s[a] != role->alone_s[b] ||
@@ -29,8 +31,8 @@ static bool are_alike(const struct dtp_period_role *role, uint32_t a, uint32_t b
         if (of_b[i] - b != of_a[i] - a && !at_end)
             return false;
     }
-    const struct dtp_op *ops = dtp_program_ops(role->program), *p = &ops[a], *q = &ops[b];
-    return p->kind == q->kind && p->name == q->name && p->group == q->group && same_demand(p->demand, q->demand);
+    const struct dtp_op *ops = dtp_program_ops(role->program);
+    return is_same_work(&ops[a], &ops[b]);
 }
 
 static uint32_t next_transfer(const struct dtp_period_role *role, uint32_t op, uint32_t count)

@@ -16,9 +16,13 @@
 /* Of one role, when nothing is due. */
 struct state {
     uint32_t last_done[DTP_STREAM_COUNT], done;
-    uint32_t arrived[DTP_STREAM_COUNT], running[DTP_STREAM_COUNT];
+    uint32_t arrived[DTP_STREAM_COUNT], running[DTP_STREAM_COUNT], waiting[DTP_STREAM_COUNT];
     double left_s[DTP_STREAM_COUNT], speed[DTP_STREAM_COUNT]; /* of what runs: until it ends at that speed */
     size_t arrived_count, running_count;
+    uint32_t waiting_streams;
+    uint32_t next_issue;
+    double host_s; /* from now on */
+    bool host_blocked;
 };
 
 /* States of all roles when the first of them was through with its last mark, and with the one before. */
@@ -65,13 +69,6 @@ void dtp_steady_reach(struct engine *role)
 
 /* ---- whether it repeats ------------------------------------------------------------------------------------------ */
 
-/* The state says all that decides what follows: nothing waits for the host, or for the end of a transfer that is
- * through here. */
-static bool is_plain(const struct engine *e)
-{
-    return !e->waiting_streams && !e->finished_count && e->next_issue >= e->job->period.end;
-}
-
 static void take(const struct engine *e, struct state *out)
 {
     memcpy(out->last_done, e->last_done, sizeof out->last_done);
@@ -79,6 +76,11 @@ static void take(const struct engine *e, struct state *out)
     out->arrived_count = e->arrived_count;
     out->running_count = e->running_count;
     out->done = e->done;
+    memcpy(out->waiting, e->waiting, sizeof out->waiting);
+    out->waiting_streams = e->waiting_streams;
+    out->next_issue = e->next_issue;
+    out->host_s = e->host_s - e->clock->now_s;
+    out->host_blocked = e->host_blocked;
     for (size_t i = 0; i < e->running_count; i++) {
         out->running[i] = e->running[i].op;
         out->left_s[i] = e->running[i].end_s - e->clock->now_s;
@@ -93,6 +95,21 @@ static bool holds(const uint32_t *ops, size_t count, uint32_t op, size_t *at)
     return *at < count;
 }
 
+/* The host that waits for the device is one period further; else it has issued all that repeats. */
+static bool host_moves(const struct state *before, const struct state *now)
+{
+    return now->next_issue != before->next_issue;
+}
+
+static bool is_same_host(const struct dtp_engine_period *period, const struct state *before, const struct state *now,
+                         double tolerance_s)
+{
+    if (!host_moves(before, now))
+        return now->next_issue >= period->end;
+    return before->next_issue >= period->first && now->next_issue - before->next_issue == period->length &&
+           now->host_blocked == before->host_blocked && fabs(now->host_s - before->host_s) <= tolerance_s;
+}
+
 /* Whether the state is the one before, one period later. */
 static bool is_same(const struct dtp_engine_period *period, uint32_t streams, const struct state *before,
                     const struct state *now, double tolerance_s)
@@ -100,8 +117,12 @@ static bool is_same(const struct dtp_engine_period *period, uint32_t streams, co
     const uint32_t n = period->length;
     size_t at;
     if (now->done - before->done != n || now->arrived_count != before->arrived_count ||
-        now->running_count != before->running_count)
+        now->running_count != before->running_count || now->waiting_streams != before->waiting_streams ||
+        !is_same_host(period, before, now, tolerance_s))
         return false;
+    for (uint32_t left = now->waiting_streams; left; left &= left - 1)
+        if (now->waiting[__builtin_ctz(left)] - before->waiting[__builtin_ctz(left)] != n)
+            return false;
     for (uint32_t s = 0; s < DTP_STREAM_COUNT; s++) {
         bool moves = streams >> s & 1;
         if (moves && (before->last_done[s] == DTP_NO_INDEX || before->last_done[s] < period->first))
@@ -148,10 +169,25 @@ static bool is_ahead(const struct engine *e, const struct state *before, const s
 {
     const struct dtp_engine_job *job = e->job;
     const struct window w = window_of(before, now);
-    for (uint32_t i = w.first; i <= w.last; i++)
+    for (uint32_t i = w.first; i <= w.last && !host_moves(before, now); i++)
         if (is_recorded(before, now, e->ops[i].stream, i) &&
             (job->cause[i] >= DTP_CAUSE_HOST || job->starved_s[i] > 0 || job->issue_s[i] >= job->span[i].start_s ||
              job->issue_s[i + job->period.length] - job->issue_s[i] >= period_s))
+            return false;
+    return !host_moves(before, now);
+}
+
+/* It issues what has not ended as long after that of the period before as devices do it. Of what is all issued two
+ * periods say how long one takes. */
+static bool is_in_step(const struct engine *e, const struct state *before, const struct state *now, double period_s,
+                       double tolerance_s)
+{
+    const uint32_t n = e->job->period.length, first = window_of(before, now).first;
+    uint32_t last = now->next_issue;
+    if (!host_moves(before, now))
+        last = first + 3 * n < e->job->period.end ? first + 3 * n : e->job->period.end;
+    for (uint32_t i = first + n; i < last; i++)
+        if (fabs(e->job->issue_s[i] - e->job->issue_s[i - n] - period_s) > tolerance_s)
             return false;
     return true;
 }
@@ -167,6 +203,9 @@ static uint32_t periods_left(const struct engine *e, const struct state *now)
         last = now->running[i] > last ? now->running[i] : last;
     for (size_t i = 0; i < now->arrived_count; i++)
         last = now->arrived[i] > last ? now->arrived[i] : last;
+    for (uint32_t left = now->waiting_streams; left; left &= left - 1)
+        last = now->waiting[__builtin_ctz(left)] > last ? now->waiting[__builtin_ctz(left)] : last;
+    last = now->next_issue < e->job->period.end && now->next_issue > last ? now->next_issue : last;
     return last < e->job->period.end ? (e->job->period.end - 1 - last) / e->job->period.length : 0;
 }
 
@@ -176,8 +215,29 @@ static uint32_t periods_left(const struct engine *e, const struct state *now)
 static void repeat(const struct dtp_engine_job *job, uint32_t op, uint32_t ahead, double later_s)
 {
     job->span[op + ahead] = (struct dtp_span){job->span[op].start_s + later_s, job->span[op].end_s + later_s};
-    job->cause[op + ahead] = job->cause[op] + ahead;
-    job->starved_s[op + ahead] = 0;
+    job->cause[op + ahead] = job->cause[op] < DTP_CAUSE_HOST ? job->cause[op] + ahead : job->cause[op];
+    job->starved_s[op + ahead] = job->starved_s[op];
+}
+
+/* What waits to be issued, or to begin, and the host where it waits as well. */
+static void move_host(struct engine *e, const struct state *before, const struct state *now, uint32_t periods,
+                      double period_s)
+{
+    const uint32_t n = e->job->period.length, ahead = periods * n;
+    for (uint32_t left = e->waiting_streams; left; left &= left - 1) {
+        uint32_t *op = &e->waiting[__builtin_ctz(left)];
+        repeat(e->job, *op, ahead, periods * period_s);
+        *op += ahead;
+    }
+    if (!host_moves(before, now))
+        return;
+    for (uint32_t p = 1; p <= periods; p++)
+        for (uint32_t i = before->next_issue; i < now->next_issue; i++)
+            e->job->issue_s[i + p * n] = e->job->issue_s[i] + p * period_s;
+    if (e->host_blocked)
+        repeat(e->job, e->next_issue, ahead, periods * period_s);
+    e->next_issue += ahead;
+    e->host_s += periods * period_s;
 }
 
 static void move_on(struct engine *e, const struct state *before, const struct state *now, uint32_t periods,
@@ -195,9 +255,10 @@ static void move_on(struct engine *e, const struct state *before, const struct s
         r->since_s += later_s;
     }
     for (size_t i = 0; i < e->arrived_count; i++) {
-        e->job->cause[e->arrived[i] + ahead] = e->job->cause[e->arrived[i]] + ahead;
+        repeat(e->job, e->arrived[i], ahead, later_s);
         e->arrived[i] += ahead;
     }
+    move_host(e, before, now, periods, period_s);
     for (uint32_t p = 1; p <= periods; p++)
         for (uint32_t i = w.first; i <= w.last; i++) {
             if (!is_recorded(before, now, e->ops[i].stream, i))
@@ -220,16 +281,16 @@ static void move_on(struct engine *e, const struct state *before, const struct s
 static uint32_t periods_to_move(const struct clock *clock)
 {
     const struct dtp_steady *s = clock->steady;
-    const double period_s = s->now_s - s->before_s;
+    const double period_s = s->now_s - s->before_s, tolerance_s = TIME_TOLERANCE * clock->now_s;
     uint32_t periods = UINT32_MAX;
     for (uint32_t r = 0; r < clock->role_count; r++)
-        if (!is_same(&clock->roles[r].job->period, s->streams[r], &s->before[r], &s->now[r],
-                     TIME_TOLERANCE * clock->now_s))
+        if (!is_same(&clock->roles[r].job->period, s->streams[r], &s->before[r], &s->now[r], tolerance_s))
             return 0;
     for (uint32_t r = 0; r < clock->role_count; r++) {
         uint32_t left = periods_left(&clock->roles[r], &s->now[r]);
         periods = left < periods ? left : periods;
-        if (periods < LEAST_JUMP || !is_ahead(&clock->roles[r], &s->before[r], &s->now[r], period_s))
+        if (periods < LEAST_JUMP || (!is_ahead(&clock->roles[r], &s->before[r], &s->now[r], period_s) &&
+                                     !is_in_step(&clock->roles[r], &s->before[r], &s->now[r], period_s, tolerance_s)))
             return 0;
     }
     return periods;
@@ -241,7 +302,7 @@ bool dtp_steady_jump(struct clock *clock)
     if (!s->reached)
         return false;
     for (uint32_t r = 0; r < clock->role_count; r++)
-        if (!is_plain(&clock->roles[r]))
+        if (clock->roles[r].finished_count) /* transfers that are through here, but not at their other end */
             return false;
     s->reached = false;
     struct state *other = s->before;
