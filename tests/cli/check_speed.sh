@@ -35,6 +35,18 @@ done
 echo "dtplan ${seven[*]}: $best ms; 15 processes that do nothing: $empty ms"
 ((best < 30 || best < empty)) || failed "slow: $best ms"
 
+# A step of 612,326 operations, and how it scatters with the speeds of GPUs: half of what it takes where each micro-batch
+# is simulated, at six speeds (test_steady counts what is not). With the proof that debug builds add 30 of `empty`.
+long=(--model llama-3.1-405b --gpus 16384 --gpu h100-sxm --runtime megatron --strategy zero1 --tp 8 --pp 16 --seq 4096
+    --accumulate 128)
+best=1000000
+for _ in {1..3}; do
+    took=$(processor_ms "$program" simulate "${long[@]}")
+    ((took < best)) && best=$took
+done
+echo "405B, 128 micro-batches: $best ms"
+((best < 500 || best < 40 * empty)) || failed "slow: 405B, 128 micro-batches took $best ms"
+
 # A million parameters trained for 25 steps: 7 s where nothing else runs.
 million=(--layers 4 --hidden 128 --heads 4 --kv-heads 2 --ffn 344 --vocab 512 --seq 128 --gpus 1 --strategy ddp --device host
     --threads 1 --micro-batch 2 --lr 3e-3 --warmup 10)
