@@ -157,11 +157,21 @@ static bool sum_idle(const struct making *m, uint32_t index)
     struct busy *busy = malloc((t->op_count + 1) * sizeof *busy);
     if (!busy)
         return false;
-    for (size_t i = 0; i < t->op_count; i++)
-        if (dtp_op_kind_class(ops[i].kind) != DTP_CLASS_NONE &&
-            (t->span[i].end_s > t->span[i].start_s || dtp_op_kind_is_transfer(ops[i].kind)))
-            busy[count++] =
-                (struct busy){t->span[i].start_s, t->span[i].end_s, t->cause[i] == DTP_CAUSE_HOST, wait_of(&ops[i])};
+    size_t last[DTP_STREAM_COUNT]; /* of each stream in `busy` */
+    memset(last, 0xff, sizeof last);
+    for (size_t i = 0; i < t->op_count; i++) {
+        const struct dtp_span *span = &t->span[i];
+        struct busy *before = last[ops[i].stream] < count ? &busy[last[ops[i].stream]] : NULL;
+        if (dtp_op_kind_class(ops[i].kind) == DTP_CLASS_NONE ||
+            (span->end_s <= span->start_s && !dtp_op_kind_is_transfer(ops[i].kind)))
+            continue;
+        if (before && before->end_s == span->start_s && before->start_s < span->start_s) {
+            before->end_s = span->end_s; /* a stream that goes on leaves nothing idle between */
+            continue;
+        }
+        last[ops[i].stream] = count;
+        busy[count++] = (struct busy){span->start_s, span->end_s, t->cause[i] == DTP_CAUSE_HOST, wait_of(&ops[i])};
+    }
     qsort(busy, count, sizeof *busy, compare_starts);
     busy[count++] = (struct busy){t->step_s, t->step_s, false, DTP_WAIT_STEP_END};
     for (size_t i = 0; i < count; i++) {
