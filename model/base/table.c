@@ -320,9 +320,11 @@ const char *dtp_table_column_name(const struct dtp_table *table, size_t column)
 
 long dtp_table_column(const struct dtp_table *table, const char *name)
 {
-    for (size_t i = 0; i < table->column_count; i++)
-        if (!strcmp(dtp_table_column_name(table, i), name))
+    for (size_t i = 0; i < table->column_count; i++) { /* asked for every field of a catalogue */
+        const char *column = dtp_table_column_name(table, i);
+        if (*column == *name && !strcmp(column, name))
             return (long)i;
+    }
     return -1;
 }
 
