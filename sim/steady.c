@@ -10,7 +10,7 @@
 
 /* By how much times that are the same may differ, of the time that has passed: by what rounding makes of it. */
 #define TIME_TOLERANCE (64 * DBL_EPSILON)
-#define SPEED_TOLERANCE 1e-12
+#define SPEED_TOLERANCE (4096 * DBL_EPSILON)
 #define LEAST_JUMP 2 /* periods */
 
 /* Of one role, when nothing is due. */
