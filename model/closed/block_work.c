@@ -4,6 +4,7 @@
 #include "closed/adapted_work.h"
 #include "closed/closed_form_hooks.h"
 #include "closed/operator_bytes.h"
+#include "closed/stage_launches.h"
 #include "plan/fp8_casts.h"
 #include "plan/graph_modules.h"
 #include "plan/host_calls.h"
@@ -388,6 +389,7 @@ static void count_launches(const struct dtp_counted *c, bool biased, struct dtp_
 static void count_again(const struct dtp_counted *c, const struct dtp_layer_tensors *tensors,
                         struct dtp_block_work *work)
 {
+    work->again_kernels = 0;
     for (int i = 0; i < work->matmul_count; i++)
         work->matmul[i].again = tensors->again >> c->block->matrix[i].result & 1;
     for (int i = 0; i < tensors->operators; i++) {
@@ -536,12 +538,16 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     count_launches(&counted, biased, &work);
     count_exchanges(plan, &block, &work);
     work.calls_s = dtp_block_calls_s(transformer, plan, block.experts);
+    const bool megatron = dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON;
+    if (megatron)
+        count_fused_launches(transformer, plan, &block, biased, &work);
+    work.again_kernels = plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ? 0 : work.forward_kernels;
+    dtp_count_stage_launches(&counted, cluster, &work);
     if (dtp_plan_passes(plan) && !block.experts) { /* all but matmuls and attention */
         work.passes.kernels[0] = fmax(0, work.forward_kernels - work.matmul_count - 2);
         work.passes.kernels[1] = fmax(0, work.backward_kernels - 2 * work.matmul_count - 3);
     }
-    if (dtp_plan_execution(plan).issuer == DTP_ISSUER_MEGATRON) {
-        count_fused_launches(transformer, plan, &block, biased, &work);
+    if (megatron) {
         count_loops(&counted, cluster, &work);
         count_replays(&counted, transformer->position == DTP_POSITION_ROPE, &work);
     }

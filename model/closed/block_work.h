@@ -38,6 +38,7 @@ struct dtp_block_work {
     double indexed_back_bytes;         /* of backward's of INDEXED */
     double forward_kernels, backward_kernels; /* launches of one block, matmuls included */
     double root_kernels;                      /* of embedding, head and loss, both ways */
+    double table_kernels;                     /* of these, the embedding's, where a pipeline's stages are counted */
     double replayed_kernels;                  /* of a block, both ways: by CUDA graphs (plan/graph_modules.h) */
     double replays;                           /* calls for these */
     double looped_kernels;                    /* beyond the first of each loop over experts, both ways */
@@ -45,7 +46,8 @@ struct dtp_block_work {
     double exchange_s;                        /* of such a call, the host's Python beyond launches */
     double calls_s;                           /* of a block, both ways: other such Python (plan/host_calls.h) */
     bool fused;                               /* pointwise operations are fused */
-    double again_bytes, again_kernels;        /* of parts of a layer that run again: of a token; launches */
+    double again_bytes;                       /* of parts of a layer that run again: of a token */
+    double again_kernels;                     /* of what runs again, launches */
     double layers, layers_again; /* of the model that are such blocks; of these, whose forward runs again */
 };
 

@@ -142,6 +142,7 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
 {
     double layers = recomputed_layers(c);
     bool attention_only = c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    EACH_KIND(c, block) m->kernels += c->own ? 0 : block->layers_again * block->again_kernels;
     if (attention_only) {
         m->recompute_attention_s = layers * attention->forward_s;
         return;
@@ -158,7 +159,6 @@ static void add_recompute(const struct dtp_timing *c, const struct dtp_attention
         bool parts = c->plan->megatron.recompute;
         double parts_s = block->again_bytes * c->tokens / c->eager_bytes_per_s;
         m->recompute_other_s += block->layers_again * (parts ? parts_s : dtp_timing_passes_s(c, block, false));
-        m->kernels += block->layers_again * (parts ? block->again_kernels : block->forward_kernels);
     }
 }
 

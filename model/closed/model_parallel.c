@@ -2,6 +2,7 @@
 #include "closed/model_parallel.h"
 
 #include "closed/pipeline_time.h"
+#include "closed/stage_launches.h"
 #include "closed/activations.h"
 #include "closed/closed_form_timing.h"
 #include "base/bytes.h"
@@ -277,28 +278,35 @@ static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stag
 {
     const struct dtp_execution execution = dtp_plan_execution(j->plan);
     const struct dtp_time_parts *once = &j->parts;
-    const double collectives = (double)(s->tensor_count * (j->plan->sequence_parallel ? 2 : 1) + s->own.gathers +
-                                        s->own.small_gathers + s->own.sums);
-    const double collectives_s =
-        s->calls.layer_s > 0 ? 0 : collectives * dtp_cluster_collective_launch_s(j->cluster, &execution);
     const double m = j->micro_steps, layers = (double)j->slice.transformer.layers;
+    double collectives = s->calls.layer_s > 0 ? 0 /* which has them */
+                                              : (double)(s->tensor_count * (j->plan->sequence_parallel ? 2 : 1) +
+                                                         s->own.gathers + s->own.small_gathers + s->own.sums);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) /* of context parallel ranks */
+        collectives += (double)communication->context[i].count / m;
+    const double collectives_s = collectives * dtp_cluster_collective_launch_s(j->cluster, &execution);
+    const struct dtp_block_work block =
+        dtp_block_work(&j->slice.transformer, DTP_LAYER_DENSE, &j->slice.cluster, &j->slice.plan);
+    const double hooks_s = dtp_root_hooks_s(&j->slice.plan);
     struct dtp_transformer other = j->slice.transformer;
     struct dtp_time_parts twice, dense;
     other.layers *= 2;
     dtp_closed_form_time_parts(&other, &j->slice.cluster, &j->slice.plan, communication, &twice);
-    struct dtp_pipeline_parts out = {
-        .transformer = j->transformer,
-        .cluster = j->cluster,
-        .plan = j->plan,
-        .shares = passes_of_layer(once, 1),
-        .layer = {.device_s = (twice.device_s - once->device_s) / (m * layers),
-                  .launched_s =
-                      (twice.host_s - once->host_s) / (m * layers) + s->calls.layer_s + collectives_s / layers,
-                  .exchanged_s = (s->tensor_exposed_s + once->exchanged_s / m) / layers},
-        .ends = {.device_s = fmax(0, 2 * once->device_s - twice.device_s) / m,
-                 .launched_s = fmax(0, 2 * once->host_s - twice.host_s) / m + s->calls.ends_s},
-        .gathered_s = s->gathered_s / j->plan->virtual_stages,
-        .sent_bytes = s->boundary_bytes / (2 * (uint64_t)j->plan->virtual_stages)};
+    const double ends_s = fmax(0, 2 * once->host_s - twice.host_s) / m,
+                 table_s = fmin(block.table_kernels * once->launch_s, ends_s);
+    struct dtp_pipeline_parts out = {.transformer = j->transformer,
+                                     .cluster = j->cluster,
+                                     .plan = j->plan,
+                                     .shares = passes_of_layer(once, 1),
+                                     .layer = {.device_s = (twice.device_s - once->device_s) / (m * layers),
+                                               .launched_s = (twice.host_s - once->host_s) / (m * layers) +
+                                                             s->calls.layer_s + collectives_s / layers,
+                                               .exchanged_s = (s->tensor_exposed_s + once->exchanged_s / m) / layers},
+                                     .ends = {.device_s = fmax(0, 2 * once->device_s - twice.device_s) / m,
+                                              .launched_s = ends_s - table_s + hooks_s + s->calls.ends_s},
+                                     .table = {.launched_s = table_s + hooks_s},
+                                     .gathered_s = s->gathered_s / j->plan->virtual_stages,
+                                     .sent_bytes = s->boundary_bytes / (2 * (uint64_t)j->plan->virtual_stages)};
     if (j->transformer->experts && j->transformer->dense_layers) {
         struct dtp_communication with;
         other = j->slice.transformer;

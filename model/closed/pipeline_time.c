@@ -36,20 +36,22 @@ static struct dtp_stage_time time_of(const struct dtp_pipeline_parts *p, const s
     const double dense = (double)p->transformer->dense_layers - stage->first_layer;
     add(&t, &p->layer, stage->layers + stage->mtp_layers);
     add(&t, &p->first, fmin(fmax(0, dense), stage->layers));
+    add(&t, &p->table, stage->embedding);
     add(&t, &p->ends, stage->head);
     return t;
 }
 
 /* Python walks the graph for B and calls the engine for W, group of parameters by group (split_group_s): a layer's
- * matrices and two norms; the head and its norm. */
-static double split_s(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage)
+ * matrices and the head; B walks two norms of a layer as well, and the head's. */
+static double split_s(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage, bool norms)
 {
     struct dtp_layer_kind kind;
     if (!p->plan->runtime->holds_passes)
         return 0;
     dtp_layer_kind_of(p->transformer, dtp_layer_mlp_of(p->transformer), p->plan->fused_qkv, p->plan->fused_gate_up,
                       &kind);
-    return (stage->layers * (kind.matrices + 2.0) + (stage->head ? 2 : 0)) * dtp_calibration.split_group_s;
+    const double of_layer = kind.matrices + (norms ? 2 : 0), of_head = stage->head ? 1 + norms : 0;
+    return (stage->layers * of_layer + of_head) * dtp_calibration.split_group_s;
 }
 
 /* A host that reads how many rows experts have got waits for its GPU in each layer, and is never ahead of a pass: taken
@@ -81,7 +83,8 @@ static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const s
         .launch_forward_s = t.launched_s / 3,
         .launch_backward_s = t.launched_s / 3,
         .launch_weight_s = t.launched_s / 3,
-        .launch_split_s = split_s(p, stage),
+        .launch_walk_s = split_s(p, stage, true),
+        .launch_engine_s = split_s(p, stage, false),
     };
     return p->transformer->experts ? never_ahead(cost) : cost;
 }

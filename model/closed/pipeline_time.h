@@ -23,6 +23,7 @@ struct dtp_pipeline_parts {
     struct dtp_part_cost shares;              /* what F, B and W are of a layer's kernels; they add up to 1 */
     struct dtp_stage_time layer, first, ends; /* first: what one of the model's dense layers takes besides; ends: head
                                                  and loss */
+    struct dtp_stage_time table;              /* of the embedding */
     double gathered_s;                        /* of all that a stage has received */
     double last_layer_s, last_table_s;        /* of the sums of gradients that a stage's last backward waits for */
     uint64_t sent_bytes;                      /* of a transfer between stages */

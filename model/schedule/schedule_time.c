@@ -134,8 +134,8 @@ static double launch_s(const struct dtp_pass *pass, const struct dtp_stage_cost 
 {
     switch (pass->kind) {
     case DTP_PASS_FORWARD: return cost->launch_forward_s;
-    case DTP_PASS_BACKWARD: return cost->launch_backward_s + cost->launch_split_s;
-    case DTP_PASS_WEIGHT: return cost->launch_weight_s + cost->launch_split_s;
+    case DTP_PASS_BACKWARD: return cost->launch_backward_s + cost->launch_walk_s;
+    case DTP_PASS_WEIGHT: return cost->launch_weight_s + cost->launch_engine_s;
     default: return cost->launch_backward_s + cost->launch_weight_s;
     }
 }

@@ -19,7 +19,7 @@ struct dtp_stage_cost {
     double delayed_s;       /* of W, what a whole backward leaves until it has sent; of the first of a pair none */
     double last_s;          /* what the last micro-batch's whole backward, or its W, takes besides, before it sends */
     double launch_forward_s, launch_backward_s, launch_weight_s; /* of the host, for F, B, W */
-    double launch_split_s; /* of it, for B and again for W where they are two passes */
+    double launch_walk_s, launch_engine_s;                       /* of it, for B and for W where they are two passes */
 };
 
 struct dtp_schedule_costs {

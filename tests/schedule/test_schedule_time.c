@@ -415,7 +415,8 @@ static void test_launches_by_hand(void **state)
                                               .launch_forward_s = 4,
                                               .launch_backward_s = 3,
                                               .launch_weight_s = 1,
-                                              .launch_split_s = 7};
+                                              .launch_walk_s = 7,
+                                              .launch_engine_s = 7};
     const struct dtp_schedule_costs costs = {t.stages, 1, true};
     expect("the makespan", &t, dtp_schedule_timer_makespan(t.timer, &costs), 18);
     timed_release(&t);
