@@ -1,5 +1,5 @@
-/* DeepSpeed's ZeRO-3: weights that are fetched tensor by tensor (closed/fetched.h) beside activations, as each is used
- * and as it is copied out; gradients go by buckets. */
+/* DeepSpeed's ZeRO-3: weights that are fetched tensor by tensor (closed/fetched.h) beside activations, as each is used;
+ * gradients go by buckets. */
 #include "bounds/memory_bound.h"
 
 #include "closed/reduced_bucket.h"
@@ -9,15 +9,14 @@ struct fetching {
     struct dtp_fetched weights;
     struct dtp_reduced_bucket bucket;
     uint64_t standing, waiting, held; /* bytes; a tied head's gradient; what a reentrant replay holds */
-    /* Bytes beside weights and what is below a layer, by tensor of it, as it is used and as it is copied out. Its
-     * gradient: elements, bytes beside it; of weights behind its use, in layers replayed or not. */
-    uint64_t forward[2][DTP_FETCHED_PARTS], backward[2][DTP_FETCHED_PARTS];
+    /* Bytes beside weights and what is below a layer, by tensor of it, as it is used. Its gradient: elements, bytes
+     * beside it; of weights behind its use, in layers replayed or not. */
+    uint64_t forward[DTP_FETCHED_PARTS], backward[DTP_FETCHED_PARTS];
     uint64_t made[DTP_FETCHED_PARTS], beside[DTP_FETCHED_PARTS], behind[2][DTP_FETCHED_PARTS];
 };
 
-/* A gradient is made beside so many bytes of activations. A bucket is laid out by rank beside itself; a tensor that is
- * one and needs no padding is reduced where it is. ZeRO++ goes tensor by tensor, as int4 where that divides evenly. To
- * the host slices go in fp32, to NVMe a bucket's at once. */
+/* A gradient is made beside so many bytes of activations. A bucket is laid out by rank beside itself, under ZeRO++ a
+ * tensor. To the host slices go in fp32, tensor by tensor, to NVMe a bucket's at once. */
 static void made(struct fetching *f, uint64_t elements, uint64_t bytes)
 {
     struct dtp_bound *b = f->b;
@@ -27,14 +26,12 @@ static void made(struct fetching *f, uint64_t elements, uint64_t bytes)
                    most = smaller(filled, larger(larger(t->largest, t->embedding), t->position));
     if (!elements && bytes) /* none; without any, behind the last */
         return;
-    const bool by_tensor = b->plan->deepspeed.zero_quantized_gradients && b->cluster->nodes > 1, one = w->tensors == 1,
-               over = dtp_bucket_waits(w), at_once = b->plan->offload == DTP_OFFLOAD_NVME && g < 4,
-               in_place = one && filled % t->ranks == 0 && (b->bytes.reduce == g || !over),
-               int4 = by_tensor && one && filled % (2 * b->cluster->gpus) == 0, closes = dtp_bucket_closes(w, elements);
-    uint64_t whole = by_tensor ? most : in_place ? 0 : filled, laid = b->bytes.reduce * whole;
-    laid = int4 ? (over ? 1 : 3) * filled / 2 : laid;
+    const bool by_tensor = b->plan->deepspeed.zero_quantized_gradients && b->cluster->nodes > 1;
+    uint64_t laid = b->bytes.reduce * (by_tensor ? most : filled);
     if (b->plan->offload != DTP_OFFLOAD_NONE)
-        laid += 4 * (at_once ? slices : smaller(slices, dtp_divide_up(most, t->ranks)));
+        laid += 4 * (b->plan->offload == DTP_OFFLOAD_NVME && g < 4 ? slices
+                                                                   : smaller(slices, dtp_divide_up(most, t->ranks)));
+    const bool closes = dtp_bucket_closes(w, elements);
     if (closes)
         dtp_bound_keep(b, f->standing + f->weights.now + (bytes ? f->waiting : 0) + bytes + g * w->whole + laid);
     dtp_bucket_take(w, elements, closes);
@@ -46,36 +43,32 @@ static uint64_t standing(const struct fetching *f)
     return f->standing + f->waiting + f->b->bytes.grads * dtp_bucket_waits(&f->bucket);
 }
 
-/* Activations of a block in forward grow from its input to all it keeps; in backward they are those of its stages. */
+/* Activations of a block in backward are those of its stages. */
 static void measure(struct fetching *f)
 {
     const struct dtp_bound *b = f->b;
     const struct dtp_activations *a = &b->activations;
     const int n = b->matrices[0];
-    const uint64_t norm = a->layer_input + a->layer_norms / 2, all = a->layer_all, core = norm + a->layer_attention,
-                   grown[] = {all, all, all - a->layer_mlp, core, norm}, stream = dtp_bound_tokens(b, a->gradient);
+    const uint64_t stream = dtp_bound_tokens(b, a->gradient);
     f->made[n] = b->trained->layer;
     for (int i = 0; i < 2 * n; i++) {
         const struct dtp_fetched_matrix *m = &b->matrix[0][i % n];
         const int part = i < n ? i : i + 1, s = m->stage;
-        const uint64_t inner = stream + dtp_bound_tokens(b, b->stage[s].token_bytes),
-                       end = stream + dtp_bound_tokens(b, b->stage[DTP_BOUND_STAGES - 1].token_bytes);
-        f->forward[0][part] = i % n == n - 1 ? dtp_bound_forward(b) : dtp_bound_tokens(b, grown[s]);
-        f->forward[1][part] = dtp_bound_tokens(b, grown[s ? s + 1 : 0]);
-        f->backward[1][part] = s == 3 ? larger(inner, end) : inner;
-        f->backward[0][part] = f->backward[1][part] + b->bytes.grads * m->trained;
+        const uint64_t inner = stream + dtp_bound_tokens(b, b->stage[s].token_bytes);
+        f->forward[part] = i % n == n - 1 ? dtp_bound_forward(b) : dtp_bound_tokens(b, a->layer_all);
+        f->backward[part] = inner + b->bytes.grads * m->trained;
         f->made[part] = i < n ? m->trained : 0, f->beside[part] = inner;
         f->made[n] -= smaller(f->made[n], f->made[part]);
     }
-    f->forward[0][n] = f->forward[1][n] = dtp_bound_tokens(b, a->layer_input);
-    f->backward[0][n] = f->backward[1][n] = f->beside[n] = stream;
+    f->forward[n] = dtp_bound_tokens(b, a->layer_input);
+    f->backward[n] = f->beside[n] = stream;
 }
 
 /* Returns bytes of weights. */
-static uint64_t use(struct fetching *f, int visit, int index, uint64_t beside, uint64_t beside_copies)
+static uint64_t use(struct fetching *f, int visit, int index, uint64_t beside)
 {
     const uint64_t used = dtp_fetched_use(&f->weights, (enum dtp_fetched_visit)visit, index);
-    dtp_bound_keep(f->b, standing(f) + larger(used + beside, f->weights.copied + beside_copies));
+    dtp_bound_keep(f->b, standing(f) + larger(used, f->weights.copied) + beside);
     return used;
 }
 
@@ -84,7 +77,7 @@ static uint64_t pass(struct fetching *f, int visit, uint64_t saved)
     const struct dtp_fetched_order *o = &f->weights.order[visit];
     uint64_t used = 0;
     for (int i = 0; i < o->count; i++)
-        used = use(f, visit, i, saved + f->forward[0][o->part[i]], saved + f->forward[1][o->part[i]]);
+        used = use(f, visit, i, saved + f->forward[o->part[i]]);
     return used;
 }
 
@@ -104,7 +97,7 @@ static void backward(struct fetching *f, uint64_t below, bool over)
         const int part = o->part[i];
         uint64_t *behind = &f->behind[replayed][part];
         if (!over) {
-            use(f, DTP_FETCHED_BACKWARD, i, beside + f->backward[0][part], beside + f->backward[1][part]);
+            use(f, DTP_FETCHED_BACKWARD, i, beside + f->backward[part]);
             *behind = f->weights.now;
         }
         f->weights.now = *behind;
@@ -126,7 +119,6 @@ static void start(struct fetching *f, struct dtp_bound *b)
     measure(f);
 }
 
-/* The embedding stands until positions are added to it. */
 static struct dtp_bound_beside forward(struct fetching *f)
 {
     struct dtp_bound *b = f->b;
@@ -134,18 +126,18 @@ static struct dtp_bound_beside forward(struct fetching *f)
     const uint64_t stream = dtp_bound_tokens(b, a->gradient), kept = dtp_bound_saved(b, b->layers);
     struct dtp_bound_beside beside = {.head_gradient = b->bytes.compute * b->trained->embedding};
     const bool chunked = dtp_plan_loss(b->plan) == DTP_LOSS_CHUNKED;
-    use(f, DTP_FETCHED_FIRST, 0, stream, stream);
-    const uint64_t table = stream + b->bytes.compute * f->weights.given, head = kept + dtp_bound_tokens(b, a->head);
-    use(f, DTP_FETCHED_FIRST, 1, table, table);
+    use(f, DTP_FETCHED_FIRST, 0, stream);
+    const uint64_t head = kept + dtp_bound_tokens(b, a->head);
+    use(f, DTP_FETCHED_FIRST, 1, stream);
     for (uint64_t l = 0; l < b->layers;) {
         beside.forward = f->standing + pass(f, DTP_FETCHED_FORWARD, dtp_bound_saved(b, l++));
         l += l < b->layers ? dtp_fetched_pass_over(&f->weights, l, false) : 0;
     }
-    use(f, DTP_FETCHED_LAST, 0, kept, kept);
-    beside.logits = f->standing + use(f, DTP_FETCHED_LAST, 1, head, head);
+    use(f, DTP_FETCHED_LAST, 0, kept);
+    beside.logits = f->standing + use(f, DTP_FETCHED_LAST, 1, head);
     beside.loss = chunked ? beside.logits : f->standing + f->weights.now;
     const uint64_t back = head + dtp_bound_tokens(b, a->logits_gradient) + (chunked ? beside.head_gradient : 0);
-    beside.head = f->standing + use(f, DTP_FETCHED_LAST_BACK, 0, back, back);
+    beside.head = f->standing + use(f, DTP_FETCHED_LAST_BACK, 0, back);
     return beside;
 }
 
@@ -161,7 +153,7 @@ void dtp_bound_fetched(struct dtp_bound *b)
     struct dtp_bound_beside beside = forward(&f);
     made(&f, t->head, kept);
     f.waiting = b->units->head ? 0 : g * t->embedding;
-    use(&f, DTP_FETCHED_LAST_BACK, 1, kept, kept);
+    use(&f, DTP_FETCHED_LAST_BACK, 1, kept);
     made(&f, t->total - b->layers * t->layer - t->embedding - t->position - t->head, kept);
     for (uint64_t below = b->layers; below-- > 0;) {
         backward(&f, below, false);
@@ -174,8 +166,8 @@ void dtp_bound_fetched(struct dtp_bound *b)
     const uint64_t before = f.weights.now;
     dtp_bound_keep(b, standing(&f) + before + g * t->position + stream);
     made(&f, t->position, stream);
-    use(&f, DTP_FETCHED_FIRST_BACK, 0, stream, stream);
-    use(&f, DTP_FETCHED_FIRST_BACK, 1, stream, stream);
+    use(&f, DTP_FETCHED_FIRST_BACK, 0, stream);
+    use(&f, DTP_FETCHED_FIRST_BACK, 1, stream);
     beside.ends =
         standing(&f) + g * t->embedding + (f.weights.order[DTP_FETCHED_FIRST_BACK].size[1] ? f.weights.now : before);
     made(&f, t->embedding, 0);

@@ -67,10 +67,8 @@ static struct replicated replicated_of(const struct dtp_bound *b)
         r.carried = g * r.largest;
     r.head_gradient = c * t->embedding, r.waiting = t->head ? 0 : r.made * t->embedding;
     r.last_bytes = autocast ? c + r.made : c;
-    const bool rests = b->cluster->gpus == 1 || (runtime->ddp && !plan->ddp_bucket_view) ||
-                       (runtime->counts_elements && !dtp_plan_shards_grads(plan));
     const bool adds = plan->accumulate > 1 || plan->deepspeed.bf16_optimizer; /* to what stands */
-    r.element_bytes = runtime->sums_gradients || (rests && !adds) ? r.made : 0;
+    r.element_bytes = runtime->sums_gradients || !adds ? r.made : 0;
     if (r.counted) /* one to fill, one to reduce */
         r.buckets = b->bytes.reduce * (plan->deepspeed.overlap_comm ? 2 : 1) * plan->deepspeed.reduce_bucket_size;
     return r;
@@ -88,8 +86,8 @@ static void block(struct dtp_bound *b, const struct replicated *r, uint64_t belo
 }
 
 /* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit. Stage 2 keeps its
- * partition from the first bucket on. To the host slices go in fp32, tensor by tensor, to NVMe a bucket's at once. A
- * gradient is made beside so many bytes of activations, with so many layers below. */
+ * partition from the first bucket on. To the host slices go in fp32. A gradient is made beside so many bytes of
+ * activations. */
 static void made(struct dtp_bound *b, const struct replicated *r, struct dtp_reduced_bucket *w, uint64_t elements,
                  uint64_t bytes, uint64_t below)
 {
@@ -99,8 +97,6 @@ static void made(struct dtp_bound *b, const struct replicated *r, struct dtp_red
         return;
     const bool shards = dtp_plan_shards_grads(plan), on_host = plan->offload != DTP_OFFLOAD_NONE,
                closes = dtp_bucket_closes(w, elements);
-    if (plan->offload != DTP_OFFLOAD_NVME)
-        slices = smaller(slices, r->largest);
     uint64_t standing = r->buckets + (shards ? r->carried + (on_host ? 0 : r->shard) + g * w->whole
                                              : gradients(b, r, smaller(w->done + w->next, b->trained->total), true));
     if (closes)
