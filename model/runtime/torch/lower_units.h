@@ -25,7 +25,7 @@ struct dtp_lower_unit {
     uint64_t gathered_shard_bytes; /* of it on the wire */
     uint64_t scale_bytes;          /* beside it, whole on each rank (dtp_plan_keeps_scales) */
     dtp_buffer_id params, flat, scatter_input, grads;
-    dtp_buffer_id named; /* FSDP2: the gradient that still stands while the reduce-scatter is issued */
+    dtp_buffer_id named;        /* FSDP2: the gradient that still stands while the reduce-scatter is issued */
     dtp_buffer_id post_forward; /* what this rank of the smaller group keeps from forward to backward */
     struct dtp_lower_moments moments;
     dtp_buffer_id host_gradients; /* where a download lands before it is added to grads */
