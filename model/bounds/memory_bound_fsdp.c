@@ -15,6 +15,7 @@ struct fsdp {
     uint64_t weights[DTP_LAYER_MLPS], inputs[DTP_LAYER_MLPS], stays[DTP_LAYER_MLPS];
     uint64_t cast, uploaded, root_uploaded, root_stays, held;
     uint64_t end, end_shard;       /* elements of what is reduced with the embedding */
+    uint64_t others;               /* rows of the table that other ranks have, whose gradient this one makes as well */
     uint64_t before, after, block; /* gradients at rest before the last backward, behind it; a block's worst stage */
     uint64_t whole_bytes, reduced_bytes; /* of an element of whole gradients; of a reduction's result and its cast */
     bool several, whole;                 /* micro-steps; whose gradients are added up whole, and reduced once */
@@ -71,7 +72,8 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
     f.cast = cast && f.flat ? cast * t->largest_layer_shard : f.uploaded;
     f.root_stays = group && !dtp_plan_keeps_root(plan) ? f.first / group : 0;
     f.behind = f.between + (f.ends ? f.root_stays : 0), f.whole = f.several && !plan->accumulate_sync;
-    f.before = f.whole ? f.whole_bytes * t->total : f.several ? f.after : 0;
+    f.others = dtp_bound_others_rows(b);
+    f.before = f.whole ? f.whole_bytes * (t->total + f.others) : f.several ? f.after : 0;
     return f;
 }
 
@@ -208,16 +210,22 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, s
     const struct dtp_units *t = b->trained;
     uint64_t c = b->bytes.compute, rest = gradients(b, f, t->count ? b->layers : 0, reduces);
     if (!reduces && b->plan->accumulate == 2) /* the first micro-step's */
-        rest -= f->whole_bytes * t->root;
+        rest -= f->whole_bytes * (t->root + f->others);
     uint64_t made = !t->count ? t->total + (t->head ? 0 : t->embedding)
                     : f->ends ? t->embedding + t->position
                               : 2 * t->embedding + t->position;
+    made += f->others;
     uint64_t input = b->bytes.reduce * f->end, root = t->root - t->head_end,
              above = reduces && f->flat && t->count ? units(b, f->inputs, 0, 1) : 0;
     beside->ends = larger(beside->ends, rest + f->first + c * made + above);
     if (f->ends && f->flat && !f->keeps) /* gathered once more, it is copied out of its flat buffer */
         dtp_bound_keep_late(b,
                             rest + f->root_stays + 2 * f->first + above + dtp_bound_tokens(b, b->activations.gradient));
+    if (reduces && f->others) { /* its own rows are cut out of the whole table's */
+        const uint64_t whole = f->whole ? f->whole_bytes * t->embedding : c * (made + t->embedding);
+        dtp_bound_keep_late(b, rest + f->first + above + whole);
+        rest -= f->whole ? f->whole_bytes * f->others : 0;
+    }
     if (b->plan->fsdp1)
         dtp_bound_keep_late(b, rest + f->first + 2 * c * root);
     else if (reduces)

@@ -12,7 +12,8 @@
 struct replicated {
     uint64_t kept_casts, kept, casts, head_cast, buckets, made, element_bytes, last_bytes;
     uint64_t head_gradient, waiting, largest, carried, shard, beside, workspace; /* it stands from backward on */
-    bool counted; /* buckets of so many elements, flattened into a copy to be reduced */
+    uint64_t others; /* rows of the table that other ranks have, whose gradient this one makes as well */
+    bool counted;    /* buckets of so many elements, flattened into a copy to be reduced */
 };
 
 /* Gradients at rest when `done` of the micro-step's have been made, in backward with its workspace. */
@@ -34,7 +35,7 @@ static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r,
         return g * (total + (!plan->ddp_bucket_view ? (several ? total : done) : gathered ? left : 0));
     }
     if (!dtp_plan_shards_grads(plan))
-        return r->carried + g * (several ? total : done);
+        return r->carried + g * (several || done == total ? total + r->others : done);
     bool begun = several || done > plan->deepspeed.reduce_bucket_size; /* from the first full bucket on */
     return r->carried + (begun && plan->offload == DTP_OFFLOAD_NONE ? r->shard : 0);
 }
@@ -52,6 +53,7 @@ static struct replicated replicated_of(const struct dtp_bound *b)
                            .made = dtp_plan_sums_gradients(plan) ? b->bytes.params : g,
                            .largest = larger(larger(t->largest, t->embedding), t->position),
                            .workspace = runtime->passing_workspace ? dtp_plan_cublas_workspace(&b->cluster->gpu) : 0};
+    r.others = dtp_bound_others_rows(b);
     r.beside = runtime->adds_before_shards && dtp_plan_shards_grads(plan) && t->ranks > 1 ? r.shard : 0;
     if (autocast) {
         bool replays = b->activations.checkpoint_every && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_ATTENTION;
@@ -147,8 +149,8 @@ void dtp_bound_replicated(struct dtp_bound *b)
     struct dtp_bound_beside beside = {.forward = forward + cached * r.casts, .loss = forward + casts};
     beside.logits = beside.loss + (cached - r.kept_casts) * r.casts + (dtp_plan_autocast(plan) ? stream : 0);
     beside.head = gradients(b, &r, 0, true) + casts + r.buckets, beside.head_gradient = r.head_gradient;
-    beside.ends =
-        gradients(b, &r, without, true) + r.buckets + r.waiting + (buffered ? b->bytes.compute : r.made) * t->embedding;
+    beside.ends = gradients(b, &r, without, true) + r.buckets + r.waiting +
+                  (buffered ? b->bytes.compute : r.made) * (t->embedding + r.others);
     dtp_bound_steps(b, &beside);
     dtp_bound_hold(b, forward - r.carried + casts + dtp_bound_saved(b, b->layers) +
                           dtp_bound_tokens(b, a->head + a->loss));
@@ -183,6 +185,7 @@ void dtp_bound_replicated(struct dtp_bound *b)
                       plan->offload == DTP_OFFLOAD_NONE, /* updated in fp32 */
         copies = summed && plan->strategy == DTP_ZERO1;  /* of gathered weights */
     dtp_bound_hold(b, rest - r.carried);
-    dtp_bound_keep(b, rest + (wide ? 4 * b->partition : 0) + (copies ? 2 * b->bytes.params * t->total : 0) +
+    dtp_bound_keep(b, rest + (r.others ? b->bytes.grads * t->embedding : 0) + (wide ? 4 * b->partition : 0) +
+                          (copies ? 2 * b->bytes.params * t->total : 0) +
                           dtp_optimizer_scratch_bytes(b->transformer, plan, b->partition));
 }

@@ -60,11 +60,11 @@ struct kept {
     double loss; /* while a loss is made, beside the head's */
 };
 
-/* Of a rank's layers 0, N, 2N, ... are checkpointed. */
-static double mean_kept(const struct dtp_activations *a, uint64_t layers)
+/* Of the model's layers 0, N, 2N, ... are checkpointed; of so many from `first` on. */
+static double mean_kept(const struct dtp_activations *a, uint64_t first, uint64_t layers)
 {
     const uint64_t every = a->checkpoint_every > 1 ? a->checkpoint_every : 1, n = layers ? layers : 1;
-    const double checkpointed = (double)dtp_divide_up(n, every) / (double)n;
+    const double checkpointed = (double)(dtp_divide_up(first + n, every) - dtp_divide_up(first, every)) / (double)n;
     return checkpointed * (double)a->layer_kept + (1 - checkpointed) * (double)a->layer_all;
 }
 
@@ -73,7 +73,7 @@ static double mean_kept(const struct dtp_activations *a, uint64_t layers)
 
 /* Our executor makes logits in its backward, a chunked loss chunk by chunk. Who holds its passes has the loss with the
  * forward, whose log-softmax in fp32 stands beside the logits, and leaves the head's weight gradient too. */
-static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *plan)
+static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *plan, uint64_t layers)
 {
     const bool holds = s->plan.runtime->holds_passes, eager = dtp_plan_loss(&s->plan) == DTP_LOSS_EAGER;
     const bool logits = s->plan.loss != DTP_LOSS_NATIVE && dtp_plan_loss(&s->plan) != DTP_LOSS_CHUNKED;
@@ -83,10 +83,10 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
     dtp_activations_of(&s->transformer, &s->plan, &tensors, &a);
     if (s->plan.runtime->arena && s->plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         a.layer_kept = dtp_layer_tensors_bytes(&tensors, tensors.saved & ~MADE_AGAIN);
-    return (struct kept){.slice = (double)s->transformer.layers * mean_kept(&a, s->transformer.layers),
-                         .layer = mean_kept(&a, plan->most_layers),
-                         .first = mean_kept(&a, plan->first_layers),
-                         .last = mean_kept(&a, plan->head_layers),
+    return (struct kept){.slice = (double)s->transformer.layers * mean_kept(&a, 0, s->transformer.layers),
+                         .layer = mean_kept(&a, 1, plan->most_layers), /* where the fewest of them are checkpointed */
+                         .first = mean_kept(&a, 0, plan->first_layers),
+                         .last = mean_kept(&a, layers - plan->head_layers, plan->head_layers),
                          .waiting = (double)dtp_activations_for_weights(&s->plan, &tensors),
                          .head = (double)a.head + (logits ? (double)a.logits_gradient : 0) +
                                  (holds && eager ? (double)(4 * s->transformer.vocab) : 0),
@@ -170,11 +170,21 @@ static double share_of(const struct dtp_slice *s, double layers, double tables, 
                    all;
 }
 
-/* A rank in its last backward: its parameters, of the slice's, and what it keeps besides, in bytes of a token and in
- * rows of the stream for each micro-batch. */
+/* A rank in its last backward: its parameters, of the slice's, and what it keeps besides, in bytes of a token, in rows
+ * of the stream for each micro-batch, and in bytes. */
 struct late {
-    double share, kept, rows;
+    double share, kept, rows, bytes;
 };
+
+/* Of the table's gradient rows of other tensor parallel ranks, which each of DTensor's makes as well and keeps whole
+ * over micro-batches. */
+static double others_rows_bytes(const struct dtp_slice *s, const struct dtp_plan *plan, bool tied)
+{
+    bool whole = plan->runtime->dtensor && plan->vocab_ranks > 1 && !tied;
+    return whole ? (plan->vocab_ranks - 1.0) * (double)(s->transformer.vocab * s->transformer.hidden) *
+                       dtp_dtype_bytes(plan->precision.reduce)
+                 : 0;
+}
 
 /* Of stages that hold as many layers as any, without the model's ends, the first has by 1F1B one micro-batch fewer in
  * flight than the model's first: what that one sends ahead is a chunk's time there and one back. */
@@ -189,10 +199,11 @@ static double in_flight_behind(const struct dtp_plan *plan)
 /* The slice's memory is the last stage's with as many layers as any rank has. The first one's peak is the backward of
  * its last layer with the activations of all micro-steps in flight; the slice's late backward has those of one layer.
  * Ranks with an end of the model may have fewer layers, of which each rank's own are taken. */
-static void add_ranks(const struct dtp_plan *plan, const struct dtp_slice *s, bool tied, uint64_t held,
-                      uint64_t row_bytes, struct dtp_memory *m)
+static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan *plan, const struct dtp_slice *s,
+                      uint64_t held, uint64_t row_bytes, struct dtp_memory *m)
 {
-    const struct kept of_token = kept_of(s, plan);
+    const bool tied = whole->tied_head;
+    const struct kept of_token = kept_of(s, plan, whole->layers);
     const bool vee = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_VEE,
                loops = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_LOOP,
                splits = dtp_schedule_row(plan->schedule)->backward == DTP_BACKWARD_SPLIT;
@@ -201,6 +212,7 @@ static void add_ranks(const struct dtp_plan *plan, const struct dtp_slice *s, bo
     const double head = share_of(s, plan->head_layers, tables, !loops),
                  first = share_of(s, plan->first_layers, tables, true),
                  middle = plan->pp > 2 || vee ? share_of(s, plan->most_layers, 0, false) : 0;
+    const double table = others_rows_bytes(s, plan, tied);
     const double wider = in_flight(plan) * wider_layers(s, of_token.layer);
     /* Who holds its passes receives each micro-batch's rows and their gradients into memory of their own, and holds the
      * gradient that it sends: three for a chunk. The model's first chunk receives no rows and sends no gradient, its
@@ -210,14 +222,14 @@ static void add_ranks(const struct dtp_plan *plan, const struct dtp_slice *s, bo
                  at_first = holds ? vee ? 3 : all - 2 : 0;
     const struct late ranks[] = {
         /* the first, all its micro-batches in flight */
-        {first, (in_flight(plan) * plan->first_layers - 1) * of_token.first + wider, at_first},
+        {first, (in_flight(plan) * plan->first_layers - 1) * of_token.first + wider, at_first, table},
         /* the one behind it, of the most layers, without an end of the model */
         {middle, (in_flight_behind(plan) * plan->most_layers - 1) * of_token.layer, all},
         /* the first behind a B, whose chunk waits for its W */
         {splits ? first : 0,
          (in_flight(plan) - 1 / chunks) * plan->first_layers * of_token.first +
              (plan->first_layers / chunks - 1) * of_token.waiting,
-         at_first},
+         at_first, table},
         /* any, with weight gradients of some layers put off */
         {fmax(first, fmax(middle, head)), kept_beside_waiting(s, plan, &of_token), 0},
         /* the one before the last, or any of a V's, where the most weight gradients wait for their W */
@@ -229,12 +241,16 @@ static void add_ranks(const struct dtp_plan *plan, const struct dtp_slice *s, bo
     const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
     const double state = (double)(late[DTP_OWNER_PARAMS] + late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]);
     const double rows = (double)row_bytes * plan->accumulate;
-    struct late most = ranks[0];
-    for (size_t i = 1; i < sizeof ranks / sizeof *ranks; i++)
-        if (ranks[i].share > 0 && ranks[i].share * state + ranks[i].kept * tokens + ranks[i].rows * rows >
-                                      most.share * state + most.kept * tokens + most.rows * rows)
-            most = ranks[i];
+    size_t most_at = 0;
+    double most_bytes = 0;
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        double bytes = ranks[i].share * state + ranks[i].kept * tokens + ranks[i].rows * rows + ranks[i].bytes;
+        if (i == 0 || (ranks[i].share > 0 && bytes > most_bytes))
+            most_at = i, most_bytes = bytes;
+    }
+    const struct late most = ranks[most_at];
     scale_states(m, DTP_PHASE_LATE_BACKWARD, most.share);
+    add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_GRADS, most.bytes);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, (double)held + most.kept * tokens + most.rows * rows);
     const double beside = kept_beside_loss(plan, &of_token);
     for (int phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++) {
@@ -256,13 +272,13 @@ static uint64_t changed(uint64_t bytes, double by)
     return by < 0 ? bytes - (less < bytes ? less : bytes) : bytes + (uint64_t)by;
 }
 
-static void fill_memory(const struct dtp_plan *plan, const struct dtp_slice *s, bool tied, uint64_t stream_bytes,
-                        struct dtp_memory *m)
+static void fill_memory(const struct dtp_transformer *whole, const struct dtp_plan *plan, const struct dtp_slice *s,
+                        uint64_t stream_bytes, struct dtp_memory *m)
 {
     uint64_t before = m->allocated_peak_bytes;
     if (plan->pp > 1) {
         uint64_t rows = dtp_divide_up(stream_bytes, dtp_plan_scatters_sends(plan) ? plan->tp : 1);
-        add_ranks(plan, s, tied, plan->runtime->copies_passes ? (uint64_t)in_flight(plan) * rows : 0,
+        add_ranks(whole, plan, s, plan->runtime->copies_passes ? (uint64_t)in_flight(plan) * rows : 0,
                   dtp_divide_up(stream_bytes, s->plan.sequence_shards), m);
     }
     for (int phase = 0; phase < DTP_PHASE_STEP; phase++) { /* a matmul's gathered input; what stages exchange */
@@ -294,6 +310,6 @@ void dtp_stages_memory_of_slice(const struct dtp_transformer *transformer, const
 {
     struct dtp_slice slice;
     dtp_slice_of(transformer, cluster, plan, &slice);
-    fill_memory(plan, &slice, transformer->tied_head,
+    fill_memory(transformer, plan, &slice,
                 dtp_bytes_product(dtp_plan_tokens(plan), transformer->hidden * dtp_plan_compute_bytes(plan)), memory);
 }
