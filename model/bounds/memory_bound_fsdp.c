@@ -231,7 +231,12 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, s
     else if (reduces)
         dtp_bound_keep_late(b, rest + (f->whole ? 0 : c * root) + input);
     if (reduces && !b->plan->fsdp1 && b->units->ranks > 1 && !dtp_plan_adapts(b->plan)) {
-        const uint64_t last = f->ends ? (t->position ? t->position : t->embedding) : t->head;
+        const uint64_t tables = t->position ? t->position : t->embedding,
+                       vectors = t->root - t->head - t->embedding - t->position, /* behind tables, before the head */
+            last = f->ends   ? tables
+                   : t->head ? t->head
+                   : vectors ? 0
+                             : tables;
         const uint64_t whole = f->whole ? f->whole_bytes * root : 0, named = (f->whole ? f->whole_bytes : c) * last;
         dtp_bound_keep_late(b, rest - whole + named + input + b->bytes.reduce * f->end_shard);
     }

@@ -61,8 +61,8 @@ static enum dtp_status make_ends(struct dtp_reading *r)
     if (strcmp(saved, "embed_tokens,lm_head") == 0 || strcmp(saved, "lm_head,embed_tokens") == 0)
         return dtp_make_key(r, "train_ends", "true", "saved_modules");
     return dtp_refuse_fact(r, "saved_modules",
-                           "names other modules than embed_tokens and lm_head, both of which alone are modelled as "
-                           "trained whole beside adapters");
+                           "trains other modules whole than embed_tokens and lm_head together, which alone is modelled "
+                           "beside adapters");
 }
 
 enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapter_defaults *defaults)

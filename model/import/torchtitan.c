@@ -277,7 +277,9 @@ static enum dtp_status read_formats(struct dtp_reading *r)
     return dtp_worse(worst, dtp_make_key(r, "reduce_dtype", or_else(dtp_fact(r, "reduce"), "fp32"), "reduce"));
 }
 
-/* job_config.py: selective, every second layer, unless it is told otherwise. */
+/* job_config.py: selective, every second layer, unless it is told otherwise. It counts the layers of each rank from 1
+ * on (_layer_sac_count of distributed/activation_checkpoint.py), where a plan counts the model's from 0: of a stage of
+ * an odd number of layers one more may be checkpointed here. */
 static enum dtp_status read_checkpointing(struct dtp_reading *r)
 {
     const char *mode = or_else(dtp_fact(r, "checkpoint"), "selective"), *option = or_else(dtp_fact(r, "option"), "2");

@@ -94,7 +94,8 @@ void dtp_lower_forget_all_casts(struct dtp_lowering *l)
 /* DTensor gives embedding_dense_backward's replicated operands a replicated result: a gradient of the whole table on
  * each rank, which is cut to the rank's rows where it is reduced, or where the optimizer reads it
  * (torch/distributed/tensor/_ops/_embedding_ops.py; torch/distributed/fsdp/_fully_shard/_fsdp_param.py,
- * _get_grad_inner_tensor). A tied head's gradient is of the rank's rows, and so is what is added to it. */
+ * _get_grad_inner_tensor). A tied head's gradient is of the rank's rows, and so is what is added to it. No table comes
+ * to dtp_lower_add_gradient or dtp_lower_cast_gradient, which take what the rank has. */
 uint64_t dtp_lower_made_elements(const struct dtp_lowering *l, const struct dtp_lower_module *of, int part)
 {
     bool table = of == &l->root && part == DTP_ROOT_EMBEDDING && !l->transformer->tied_head;

@@ -40,7 +40,7 @@ enum dtp_offload { DTP_OFFLOAD_NONE, DTP_OFFLOAD_OPTIMIZER, DTP_OFFLOAD_PARAMS, 
 enum dtp_checkpointing {
     DTP_CHECKPOINT_NONE,
     DTP_CHECKPOINT_FULL,                /* every block: only its input is kept */
-    DTP_CHECKPOINT_EVERY_N,             /* blocks 0, N, 2N, ... are checkpointed, the others keep everything */
+    DTP_CHECKPOINT_EVERY_N,             /* the model's blocks 0, N, 2N, ... are checkpointed, others keep everything */
     DTP_CHECKPOINT_SELECTIVE_ATTENTION, /* Korthikanti 2022: recompute the attention core only */
     DTP_CHECKPOINT_SELECTIVE_MATMUL /* torchtitan op-SAC: every second matmul and attention are kept. Runtime dtplan:
                                        all matmuls and attention; norms and the MLP's product are made again */

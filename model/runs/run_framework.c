@@ -23,7 +23,7 @@
  * otherwise have it in their notes; of other rows, which do not say, the same is assumed. NeMo 24.07 is NeMo 1, whose
  * configurations fuse it (cross_entropy_loss_fusion true, tests/data/configs/nemo) and have no other kernel. */
 #define RECIPES_LOSS .loss = "fused"
-#define NEMO_OF_2024 "NeMo docs/source/performance/performance_summary.md" /* whose commits are all of 24.07 */
+#define NEMO_OF_2024 "NeMo docs/source/performance/performance_summary.md" /* rows of it are of 24.07 */
 /* NeMo 2 and Megatron-Bridge turn on all overlaps where there is something to overlap (MegatronCommOverlapCallback and
  * CommOverlapConfig: overlap_grad_reduce and overlap_param_gather with more than one data parallel rank), and in the
  * recipes whose speed they publish (pretrain_performance_optimizations) tp_comm_overlap, and sums of gradients in bf16

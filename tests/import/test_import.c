@@ -287,7 +287,7 @@ static void scaled_and_saved(void **state)
     assert_true(file.job.plan.adapters.alpha == 128 && file.job.plan.adapters.train_ends);
     import(SCALED "use_rslora: false\nlora_modules_to_save: null\n", ONE_GPU);
     assert_true(file.job.plan.adapters.alpha == 32 && !file.job.plan.adapters.train_ends);
-    expect_refusal(SCALED "lora_modules_to_save: [lm_head]\n", ONE_GPU, "names other modules than embed_tokens");
+    expect_refusal(SCALED "lora_modules_to_save: [lm_head]\n", ONE_GPU, "trains other modules whole than embed_tokens");
 }
 
 static void other_files_are_refused(void **state)

@@ -83,8 +83,8 @@ static void test_holdout_layouts(void **state)
     assert_errors("tokens/s", speed_pct, LAYOUTS, 4, 16);
 }
 
-/* What ranks of layouts of four and eight hold, measured on one GPU that stands for them, without a time: stages of
- * pipelines, all that a rank allocates elsewhere. One schedule is not known. */
+/* What ranks of layouts of four and eight hold, measured on one GPU that stands for them, without a time: of pipelines
+ * ranks, which their rows have alone, all that a rank allocates elsewhere. One schedule is not known. */
 static void test_layout_memory(void **state)
 {
     (void)state;
@@ -95,14 +95,14 @@ static void test_layout_memory(void **state)
     assert_int_equal(errors_of(table, NULL, DTP_RUN_ALLOCATED, allocated_pct, speed_pct, HELD), HELD);
     for (size_t i = 0; i < HELD; i++) {
         assert_true(isnan(speed_pct[i]));
-        if (!isnan(stage_pct[i]))
+        if (isnan(allocated_pct[i]))
             stage_pct[stages++] = stage_pct[i];
-        if (!isnan(allocated_pct[i]))
+        else
             allocated_pct[others++] = allocated_pct[i];
     }
-    assert_int_equal(stages, 68);
+    assert_int_equal(stages, 39);
     assert_int_equal(others, 45);
-    assert_errors("stages", stage_pct, stages, 0.1, 10.5);
+    assert_errors("ranks of pipelines", stage_pct, stages, 0.15, 10.5);
     assert_errors("allocated", allocated_pct, others, 0.1, 2.5);
 }
 
