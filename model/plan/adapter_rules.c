@@ -53,8 +53,9 @@ static void check_runtime(struct dtp_resolver *r)
                                     : "cp",
                         "above 1 with adapters (lora) is not modelled yet; use 1");
     if (p->offload != DTP_OFFLOAD_NONE && !(p->fsdp1 && p->runtime->inputs_require_grad))
-        dtp_plan_refuse(r, "offload",
-                        "with adapters (lora) is modelled of FSDP1 under runtime peft; add fsdp1, or use none");
+        dtp_plan_refuse(
+            r, "offload",
+            "with adapters (lora) is modelled of FSDP1 under runtime peft; use runtime peft with fsdp1, or none");
     else if (p->offload != DTP_OFFLOAD_NONE && (p->adapters.dora || p->wrap_layers != 1))
         dtp_plan_refuse(r, p->adapters.dora ? "dora" : "wrap_layers",
                         "%s with adapters whose base is offloaded is not modelled; leave it out",
