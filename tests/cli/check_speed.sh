@@ -35,8 +35,9 @@ done
 echo "dtplan ${seven[*]}: $best ms; 15 processes that do nothing: $empty ms"
 ((best < 30 || best < empty)) || failed "slow: $best ms"
 
-# A step of 612,326 operations, and how it scatters with the speeds of GPUs: half of what it takes where each micro-batch
-# is simulated, at six speeds (test_steady counts what is not). With the proof that debug builds add 30 of `empty`.
+# A step of 612,326 operations, and how it scatters with the speeds of GPUs: some 400 ms of a busy core, where each
+# micro-batch simulated at six speeds took 1,400 (test_steady counts what is not). With the proof that debug builds add
+# 30 of `empty`.
 long=(--model llama-3.1-405b --gpus 16384 --gpu h100-sxm --runtime megatron --strategy zero1 --tp 8 --pp 16 --seq 4096
     --accumulate 128)
 best=1000000
