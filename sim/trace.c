@@ -2,11 +2,15 @@
 
 #include "sim/op_time.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <string.h>
 
-static enum dtp_status written(FILE *file)
+static enum dtp_status written(FILE *file, struct dtp_faults *faults)
 {
-    return fflush(file) == 0 && !ferror(file) ? DTP_OK : DTP_ENVIRONMENT;
+    return fflush(file) == 0 && !ferror(file)
+               ? DTP_OK
+               : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "the trace cannot be written: %s", strerror(errno));
 }
 
 /* Names are printable ASCII without quotes (program.h); a backslash is all that JSON minds. */
@@ -161,5 +165,5 @@ enum dtp_status dtp_trace_write_set_json(const struct dtp_program_set *set, cons
         put_transfers(file, set, timelines, partner, &arrows);
     fputs(foot, file);
     dtp_host_arena_release(&arena);
-    return status == DTP_OK ? written(file) : status;
+    return status == DTP_OK ? written(file, faults) : status;
 }

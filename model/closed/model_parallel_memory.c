@@ -75,7 +75,8 @@ static double mean_kept(const struct dtp_activations *a, uint64_t first, uint64_
  * forward, whose log-softmax in fp32 stands beside the logits, and leaves the head's weight gradient too. */
 static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *plan, uint64_t layers)
 {
-    const bool holds = s->plan.runtime->holds_passes, eager = dtp_plan_loss(&s->plan) == DTP_LOSS_EAGER;
+    const bool holds = s->plan.runtime->holds_passes, parallel = plan->runtime->dtensor && plan->vocab_ranks > 1,
+               wide = dtp_plan_loss(&s->plan) == DTP_LOSS_EAGER || parallel; /* compiled ones fuse it otherwise */
     const bool logits = s->plan.loss != DTP_LOSS_NATIVE && dtp_plan_loss(&s->plan) != DTP_LOSS_CHUNKED;
     struct dtp_layer_tensors tensors;
     struct dtp_activations a;
@@ -89,7 +90,7 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
                          .last = mean_kept(&a, layers - plan->head_layers, plan->head_layers),
                          .waiting = (double)dtp_activations_for_weights(&s->plan, &tensors),
                          .head = (double)a.head + (logits ? (double)a.logits_gradient : 0) +
-                                 (holds && eager ? (double)(4 * s->transformer.vocab) : 0),
+                                 (holds && wide ? (double)(4 * s->transformer.vocab) : 0),
                          .loss = holds ? (double)a.logits_gradient : 0,
                          .head_waiting = holds ? (double)(a.head + a.logits_gradient) : 0};
 }

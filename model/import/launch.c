@@ -314,12 +314,26 @@ static enum dtp_status read_back(const struct dtp_launcher *launcher, const stru
     return status;
 }
 
+/* The plan as programs that train say it: they scale adapters by alpha over the rank, so that 1, which no alpha is
+ * here, is an alpha as large as the rank. NULL: no memory. */
+static struct dtp_job *as_programs_say_it(const struct dtp_job *job)
+{
+    struct dtp_job *said = malloc(sizeof *said);
+    if (!said)
+        return NULL;
+    *said = *job;
+    if (said->plan.adapters.rank && !(said->plan.adapters.alpha > 0))
+        said->plan.adapters.alpha = said->plan.adapters.rank;
+    return said;
+}
+
 enum dtp_status dtp_launch_write(const struct dtp_launcher *launcher, const struct dtp_scenario *scenario,
-                                 const struct dtp_catalog *catalog, const struct dtp_job *job,
+                                 const struct dtp_catalog *catalog, const struct dtp_job *planned,
                                  struct dtp_launch_file files[DTP_LAUNCH_FILES_MOST], size_t *count, char *typed,
                                  size_t typed_bytes, struct dtp_faults *faults)
 {
-    enum dtp_status status = DTP_OK;
+    struct dtp_job *job = as_programs_say_it(planned);
+    enum dtp_status status = job ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     *count = 0;
     typed[0] = '\0';
     for (size_t i = 0; i < DTP_LAUNCH_CONFIGS_MOST && launcher->files[i] && status == DTP_OK; i++) {
@@ -330,8 +344,11 @@ enum dtp_status dtp_launch_write(const struct dtp_launcher *launcher, const stru
     }
     if (status == DTP_OK)
         status = read_back(launcher, scenario, catalog, job, files, typed, typed_bytes, faults);
-    if (status != DTP_OK)
-        return status;
-    files[*count] = (struct dtp_launch_file){"launch.sh", script_of(launcher, job)};
-    return files[(*count)++].text ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK) {
+        files[*count] = (struct dtp_launch_file){"launch.sh", script_of(launcher, job)};
+        if (!files[(*count)++].text)
+            status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    }
+    free(job);
+    return status;
 }

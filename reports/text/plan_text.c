@@ -87,6 +87,15 @@ static void print_phases(const struct dtp_memory *m, const struct dtp_page *page
     dtp_page_ink(page, DTP_INK_PLAIN);
 }
 
+/* Where the step was too long to simulate, and is no plan of which formulas were asked for. */
+static void say_by_formulas(const struct dtp_report *report, const struct dtp_page *page)
+{
+    if (*report->not_simulated_because)
+        dtp_page_say(page, 2, 4,
+                     "by formulas, which may be far off here: the step is not simulated (STEP TIME says why); dtplan "
+                     "simulate takes memory from its program");
+}
+
 /* How full the GPU is, as a gauge before the words. */
 static void print_verdict(const struct dtp_memory *m, const struct dtp_page *page)
 {
@@ -137,6 +146,7 @@ static void print_memory(const struct dtp_report *report, const struct dtp_page 
     print_bytes_row(page, "  device", m->device_peak_bytes, 0, unit, words);
     print_bytes_row(page, "  capacity", m->capacity_bytes, 0, unit, "");
     print_verdict(m, page);
+    say_by_formulas(report, page);
     print_phases(m, page, unit);
     print_node(m, page);
 }

@@ -436,6 +436,35 @@ static void random_plans_come_back(void **state)
     }
 }
 
+/* Programs scale adapters by alpha over the rank: a plan without an alpha, whose scale is 1, writes the rank, for 0
+ * would train nothing. */
+static void adapters_without_alpha_are_scaled_by_one(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"axolotl", "model=llama-3-8b gpu=h100-sxm gpus=1 strategy=ddp runtime=peft lora=16 lora_dtype=fp32 "
+                    "precision=bf16-mixed"},
+        {"torchtune", "model=llama-3-8b gpu=h100-sxm gpus=2 strategy=full_shard lora=16 precision=bf16-pure"}};
+    static struct dtp_job job;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct imported_file file;
+        struct dtp_launch_file files[DTP_LAUNCH_FILES_MOST] = {{NULL, NULL}};
+        char typed[2048];
+        size_t count = 0;
+        begin_import(&file);
+        set_typed(&file, cases[i][1]);
+        assert_int_equal(dtp_scenario_resolve(file.scenario, &catalog, &job, &file.faults), DTP_OK);
+        const struct dtp_launcher *launcher = dtp_launcher_of(cases[i][0], &job, &file.faults);
+        if (dtp_launch_write(launcher, file.scenario, &catalog, &job, files, &count, typed, sizeof typed,
+                             &file.faults) != DTP_OK)
+            fail_msg("%s", file.faults.text[0]);
+        assert_non_null(strstr(files[0].text, "lora_alpha: 16"));
+        for (size_t k = 0; k < count; k++)
+            free(files[k].text);
+        drop_imported(&file);
+    }
+}
+
 /* Of one plan each: the key that its files cannot say. */
 static void what_cannot_be_said_is_named(void **state)
 {
@@ -483,6 +512,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_plans_come_back),
+        cmocka_unit_test(adapters_without_alpha_are_scaled_by_one),
         cmocka_unit_test(what_cannot_be_said_is_named),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
