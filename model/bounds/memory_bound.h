@@ -74,11 +74,10 @@ static inline void dtp_bound_hold(struct dtp_bound *b, uint64_t bytes)
     b->least_bytes = larger(b->least_bytes, b->rest_bytes + bytes);
 }
 
-/* Elements of a table's rows that others of DTensor's ranks have: each makes a gradient of them as well. */
+/* Elements of a table's rows that other ranks have, and whose gradient this one makes as well. */
 static inline uint64_t dtp_bound_others_rows(const struct dtp_bound *b)
 {
-    bool whole = b->plan->runtime->dtensor && b->plan->vocab_ranks > 1 && !b->transformer->tied_head;
-    return whole ? (b->plan->vocab_ranks - 1) * b->trained->embedding : 0;
+    return (dtp_plan_table_gradient_ranks(b->plan, b->transformer->tied_head) - 1) * b->trained->embedding;
 }
 /* Elements of the factors that PowerSGD makes of all gradients. */
 uint64_t dtp_bound_factors(const struct dtp_bound *b);

@@ -177,14 +177,11 @@ struct late {
     double share, kept, rows, bytes;
 };
 
-/* Of the table's gradient rows of other tensor parallel ranks, which each of DTensor's makes as well and keeps whole
- * over micro-batches. */
+/* Of the table's gradient rows of other ranks, which this one makes as well and keeps whole over micro-batches. */
 static double others_rows_bytes(const struct dtp_slice *s, const struct dtp_plan *plan, bool tied)
 {
-    bool whole = plan->runtime->dtensor && plan->vocab_ranks > 1 && !tied;
-    return whole ? (plan->vocab_ranks - 1.0) * (double)(s->transformer.vocab * s->transformer.hidden) *
-                       dtp_dtype_bytes(plan->precision.reduce)
-                 : 0;
+    return (dtp_plan_table_gradient_ranks(plan, tied) - 1.0) * (double)(s->transformer.vocab * s->transformer.hidden) *
+           dtp_dtype_bytes(plan->precision.reduce);
 }
 
 /* Of stages that hold as many layers as any, without the model's ends, the first has by 1F1B one micro-batch fewer in

@@ -10,8 +10,8 @@
  *                backward besides: 4 for the gradient of the copy, then the cast. One kernel in place of log-softmax
  *                writes the gradient over what it read: c + 8
  *   fused        logits c, their gradient c
- *   parallel     (lower_parallel_loss.c) compiled on tensor parallel ranks: log-softmax 4; backward: zeros 4, and the
- *                gradient c
+ *   parallel     (lower_parallel_loss.c) compiled on tensor parallel ranks: log-softmax 4, made beside logits of 4;
+ *                backward: the gradient c
  *   soft-capped  logits besides: the tanh that backward reads, c
  *   chunked      the same for an eighth of the tokens at a time, backward at once; the hidden states' gradient in
  *                fp32 */

@@ -91,15 +91,15 @@ void dtp_lower_forget_all_casts(struct dtp_lowering *l)
     }
 }
 
-/* DTensor gives embedding_dense_backward's replicated operands a replicated result: a gradient of the whole table on
- * each rank, which is cut to the rank's rows where it is reduced, or where the optimizer reads it
- * (torch/distributed/tensor/_ops/_embedding_ops.py; torch/distributed/fsdp/_fully_shard/_fsdp_param.py,
- * _get_grad_inner_tensor). A tied head's gradient is of the rank's rows, and so is what is added to it. No table comes
- * to dtp_lower_add_gradient or dtp_lower_cast_gradient, which take what the rank has. */
+/* Of a table of whose rows the rank makes the gradient of all (dtp_plan_table_gradient_ranks) the gradient is cut to
+ * its own where it is reduced, or where the optimizer reads it (torch/distributed/fsdp/_fully_shard/_fsdp_param.py,
+ * _get_grad_inner_tensor). No table comes to dtp_lower_add_gradient or dtp_lower_cast_gradient, which take what the
+ * rank has. */
 uint64_t dtp_lower_made_elements(const struct dtp_lowering *l, const struct dtp_lower_module *of, int part)
 {
-    bool table = of == &l->root && part == DTP_ROOT_EMBEDDING && !l->transformer->tied_head;
-    return dtp_bytes_product(of->elements[part], table && l->plan->runtime->dtensor ? l->vocab_ranks : 1);
+    bool table = of == &l->root && part == DTP_ROOT_EMBEDDING;
+    uint64_t ranks = dtp_plan_table_gradient_ranks(l->plan, l->transformer->tied_head);
+    return dtp_bytes_product(of->elements[part], table ? ranks : 1);
 }
 
 dtp_buffer_id dtp_lower_cut_gradient(struct dtp_lowering *l, dtp_buffer_id whole, uint64_t element_bytes, bool goes)

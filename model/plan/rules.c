@@ -475,6 +475,11 @@ bool dtp_plan_divides_vocab(const struct dtp_plan *plan)
     return !plan->runtime->whole_vocab || plan->deepspeed.megatron_layers;
 }
 
+uint32_t dtp_plan_table_gradient_ranks(const struct dtp_plan *plan, bool tied_head)
+{
+    return plan->runtime->dtensor && !tied_head ? plan->vocab_ranks : 1;
+}
+
 uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab)
 {
     uint64_t multiple = plan->deepspeed.megatron_layers ? DTP_MEGATRON_VOCAB_MULTIPLE : plan->runtime->vocab_multiple;

@@ -339,6 +339,10 @@ struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan);
 
 /* Whether tensor parallel ranks share out the vocabulary, embedding, head and loss with it; else each has all of it. */
 bool dtp_plan_divides_vocab(const struct dtp_plan *plan);
+/* Ranks of whose rows of the embedding's table each makes the gradient; 1: of its own. DTensor gives replicated
+ * operands of embedding_dense_backward a replicated result (torch/distributed/tensor/_ops/_embedding_ops.py); what is
+ * added to a tied head's gradient is of the rank's rows. Of a resolved plan. */
+uint32_t dtp_plan_table_gradient_ranks(const struct dtp_plan *plan, bool tied_head);
 
 /* Columns of the logits as the head's matmuls compute them: Megatron and our executor (dtp_parameter_head_rows) pad. */
 uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab);

@@ -436,6 +436,34 @@ static void random_plans_come_back(void **state)
     }
 }
 
+/* One plan's files, or why there are none. */
+struct launched {
+    struct imported_file plan;
+    struct dtp_launch_file files[DTP_LAUNCH_FILES_MOST];
+    size_t count;
+    enum dtp_status status;
+};
+
+static void launch(const char *program, const char *settings, struct launched *out)
+{
+    static struct dtp_job job;
+    char typed[2048];
+    memset(out->files, 0, sizeof out->files);
+    out->count = 0;
+    begin_import(&out->plan);
+    set_typed(&out->plan, settings);
+    assert_int_equal(dtp_scenario_resolve(out->plan.scenario, &catalog, &job, &out->plan.faults), DTP_OK);
+    out->status = dtp_launch_write(dtp_launcher_of(program, &job, &out->plan.faults), out->plan.scenario, &catalog,
+                                   &job, out->files, &out->count, typed, sizeof typed, &out->plan.faults);
+}
+
+static void drop_launched(struct launched *launched)
+{
+    for (size_t i = 0; i < launched->count; i++)
+        free(launched->files[i].text);
+    drop_imported(&launched->plan);
+}
+
 /* Programs scale adapters by alpha over the rank: a plan without an alpha, whose scale is 1, writes the rank, for 0
  * would train nothing. */
 static void adapters_without_alpha_are_scaled_by_one(void **state)
@@ -445,23 +473,13 @@ static void adapters_without_alpha_are_scaled_by_one(void **state)
         {"axolotl", "model=llama-3-8b gpu=h100-sxm gpus=1 strategy=ddp runtime=peft lora=16 lora_dtype=fp32 "
                     "precision=bf16-mixed"},
         {"torchtune", "model=llama-3-8b gpu=h100-sxm gpus=2 strategy=full_shard lora=16 precision=bf16-pure"}};
-    static struct dtp_job job;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct imported_file file;
-        struct dtp_launch_file files[DTP_LAUNCH_FILES_MOST] = {{NULL, NULL}};
-        char typed[2048];
-        size_t count = 0;
-        begin_import(&file);
-        set_typed(&file, cases[i][1]);
-        assert_int_equal(dtp_scenario_resolve(file.scenario, &catalog, &job, &file.faults), DTP_OK);
-        const struct dtp_launcher *launcher = dtp_launcher_of(cases[i][0], &job, &file.faults);
-        if (dtp_launch_write(launcher, file.scenario, &catalog, &job, files, &count, typed, sizeof typed,
-                             &file.faults) != DTP_OK)
-            fail_msg("%s", file.faults.text[0]);
-        assert_non_null(strstr(files[0].text, "lora_alpha: 16"));
-        for (size_t k = 0; k < count; k++)
-            free(files[k].text);
-        drop_imported(&file);
+        struct launched launched;
+        launch(cases[i][0], cases[i][1], &launched);
+        if (launched.status != DTP_OK)
+            fail_msg("%s", launched.plan.faults.text[0]);
+        assert_non_null(strstr(launched.files[0].text, "lora_alpha: 16"));
+        drop_launched(&launched);
     }
 }
 
@@ -484,27 +502,16 @@ static void what_cannot_be_said_is_named(void **state)
         {"megatron", "model=llama-2-7b gpu=h100-sxm gpus=8 runtime=megatron strategy=zero1 rope_fp32=true",
          "rope_fp32 = true: what megatron reads cannot say it"},
     };
-    static struct dtp_job job;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct imported_file file;
-        struct dtp_launch_file files[DTP_LAUNCH_FILES_MOST] = {{NULL, NULL}};
-        char typed[2048];
-        size_t count = 0;
-        begin_import(&file);
-        set_typed(&file, cases[i][1]);
-        assert_int_equal(dtp_scenario_resolve(file.scenario, &catalog, &job, &file.faults), DTP_OK);
-        const struct dtp_launcher *launcher = dtp_launcher_of(cases[i][0], &job, &file.faults);
-        assert_int_equal(
-            dtp_launch_write(launcher, file.scenario, &catalog, &job, files, &count, typed, sizeof typed, &file.faults),
-            DTP_BAD_INPUT);
+        struct launched launched;
+        launch(cases[i][0], cases[i][1], &launched);
+        assert_int_equal(launched.status, DTP_BAD_INPUT);
         bool named = false;
-        for (size_t k = 0; k < file.faults.count; k++)
-            named |= strstr(file.faults.text[k], cases[i][2]) != NULL;
+        for (size_t k = 0; k < launched.plan.faults.count; k++)
+            named |= strstr(launched.plan.faults.text[k], cases[i][2]) != NULL;
         if (!named)
-            fail_msg("%s", file.faults.text[0]);
-        for (size_t k = 0; k < count; k++)
-            free(files[k].text);
-        drop_imported(&file);
+            fail_msg("%s", launched.plan.faults.text[0]);
+        drop_launched(&launched);
     }
 }
 

@@ -59,6 +59,23 @@ static size_t errors_of(const char *table, const char *const *only, enum dtp_run
     return count;
 }
 
+struct limits {
+    double median_pct, most_pct;
+};
+
+/* All rows of a table of scenarios/ that are predicted, so many. */
+static void check_table(const char *name, enum dtp_run_memory kind, size_t count, struct limits memory,
+                        struct limits speed)
+{
+    double memory_pct[HOLDOUT], speed_pct[HOLDOUT];
+    char path[512];
+    assert_true(count <= HOLDOUT);
+    snprintf(path, sizeof path, "%s/scenarios/%s", TEST_SOURCE_DIR, name);
+    assert_int_equal(errors_of(path, NULL, kind, memory_pct, speed_pct, count), count);
+    assert_errors("memory", memory_pct, count, memory.median_pct, memory.most_pct);
+    assert_errors("tokens/s", speed_pct, count, speed.median_pct, speed.most_pct);
+}
+
 static void test_runs(void **state)
 {
     (void)state;
@@ -75,12 +92,8 @@ static void test_runs(void **state)
 static void test_holdout_layouts(void **state)
 {
     (void)state;
-    double allocated_pct[LAYOUTS], speed_pct[LAYOUTS];
-    assert_int_equal(errors_of(TEST_SOURCE_DIR "/scenarios/holdout_parallel_runs.csv", NULL, DTP_RUN_STAGES,
-                               allocated_pct, speed_pct, LAYOUTS),
-                     LAYOUTS);
-    assert_errors("allocated", allocated_pct, LAYOUTS, 0.15, 8.5);
-    assert_errors("tokens/s", speed_pct, LAYOUTS, 4, 16);
+    check_table("holdout_parallel_runs.csv", DTP_RUN_STAGES, LAYOUTS, (struct limits){0.15, 8.5},
+                (struct limits){4, 16});
 }
 
 /* What ranks of layouts of four and eight hold, measured on one GPU that stands for them, without a time: of pipelines
@@ -112,12 +125,7 @@ static void test_layout_memory(void **state)
 static void test_holdout(void **state)
 {
     (void)state;
-    double allocated_pct[HOLDOUT], speed_pct[HOLDOUT];
-    assert_int_equal(errors_of(TEST_SOURCE_DIR "/scenarios/holdout_more_runs.csv", NULL, DTP_RUN_ALLOCATED,
-                               allocated_pct, speed_pct, HOLDOUT),
-                     HOLDOUT);
-    assert_errors("allocated", allocated_pct, HOLDOUT, 0.1, 3);
-    assert_errors("tokens/s", speed_pct, HOLDOUT, 4, 60);
+    check_table("holdout_more_runs.csv", DTP_RUN_ALLOCATED, HOLDOUT, (struct limits){0.1, 3}, (struct limits){4, 60});
 }
 
 int main(void)
