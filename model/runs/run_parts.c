@@ -362,8 +362,7 @@ static void write_adapters(struct writer *w)
 /* ---- recipes of precision -------------------------------------------------------------------------------------- */
 
 /* Words of the column, and the precision that each is; NULL: what param_dtype, fp8 and the word "pure" say, of fp8 what
- * the framework does where its row does not tell. Words behind a comma are settings of their own (fp8_all_gather
- * follows the recipe). */
+ * the framework does where its row does not tell. */
 static const struct {
     const char *word, *precision;
 } recipes[] = {{"", NULL},
@@ -378,17 +377,11 @@ static const struct {
                {"fp8 (per-tensor)", NULL},
                {"fp8 (per-tensor; scaling not stated)", NULL},
                {"fp8-tensorwise", "fp8-tensorwise"},
-               {"fp8-tensorwise bf16 state", "fp8-tensorwise"},
-               {"fp8-tensorwise, float8 all-gather", "fp8-tensorwise"},
                {"fp8-current-tensorwise", "fp8-current"}, /* Transformer Engine's name of a scale of this step */
                {"fp8-delayed", "fp8-delayed"},
                {"fp8-blockwise", "fp8-blockwise"},
                {"fp8-rowwise", "fp8-rowwise"},
-               {"fp8-rowwise bf16 state", "fp8-rowwise"},
-               {"fp8-rowwise, bfloat16 all-gather", "fp8-rowwise"},
                {"fp8-rowwise_with_gw_hp", "fp8-rowwise-gw-hp"},
-               {"fp8-rowwise_with_gw_hp bf16 state", "fp8-rowwise-gw-hp"},
-               {"fp8-rowwise_with_gw_hp, bfloat16 all-gather", "fp8-rowwise-gw-hp"},
                {"mxfp8", "mxfp8"},
                {"mxfp8 (cublas)", "mxfp8"},
                {"mxfp8 (cublas, rceil)", "mxfp8"}, /* how scales are rounded costs nothing */
@@ -403,10 +396,28 @@ static const struct {
                      {"rowwise", "fp8-rowwise"},
                      {"tensorwise", "fp8-tensorwise"}};
 
+/* What the column may say behind the recipe, in this order; param_dtype and fp8_all_gather are made of them. */
+static const char bf16_state[] = " bf16 state", narrow_gather[] = ", float8 all-gather",
+                  wide_gather[] = ", bfloat16 all-gather";
+
+static const char *behind(const char *column, const char *word)
+{
+    return column && strncmp(column, word, strlen(word)) == 0 ? column + strlen(word) : NULL;
+}
+
+static bool is_recipe(const char *column, const char *word)
+{
+    const char *rest = behind(column, word);
+    const char *const said[] = {bf16_state, narrow_gather, wide_gather};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        rest = behind(rest, said[i]) ? behind(rest, said[i]) : rest;
+    return rest && !*rest;
+}
+
 const char *dtp_run_fp8_precision(const struct writer *w)
 {
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
-        if (recipes[i].precision && strcmp(w->run->precision_recipe, recipes[i].word) == 0)
+        if (recipes[i].precision && is_recipe(w->run->precision_recipe, recipes[i].word))
             return recipes[i].precision;
     for (size_t i = 0; i < sizeof noted_recipes / sizeof *noted_recipes; i++)
         if (strstr(w->run->notes, noted_recipes[i].words))
@@ -456,10 +467,15 @@ void dtp_run_write_distributed(struct writer *w, bool fp8)
         set_text(w, "moment_dtype", "bf16");
 }
 
+/* torchao gathers in bf16 unless told to; rows that do not say so are taken for key fp8_all_gather's default, which is
+ * a gather in 8 bits. */
 static void write_recipe(struct writer *w)
 {
+    bool wide = strstr(w->run->precision_recipe, wide_gather) || strstr(w->run->notes, "all-gather in bf16");
+    if (wide && strcmp(dtp_run_fp8_precision(w), "fp8-tensorwise") == 0)
+        set_switch(w, "fp8_all_gather", false);
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
-        if (strcmp(w->run->precision_recipe, recipes[i].word) == 0)
+        if (is_recipe(w->run->precision_recipe, recipes[i].word))
             return;
     REFUSE(w, "precision_recipe '%.60s' is not modelled; those of key precision are", w->run->precision_recipe);
 }
