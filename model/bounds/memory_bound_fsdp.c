@@ -9,10 +9,12 @@
  * its weights, its reduction, FSDP2's until the next unit has been reduced, and what stays between forward and
  * backward: all, or as gathered again from fewer ranks. Of a layer's shard its cast, or what has come up from the host;
  * what came up and its cast, FSDP2's until forward has copied; the same of the root's, which FSDP1 always casts. What
- * hooks on frozen layers hold to the end of backward: the input of each replay and its gradient. */
+ * hooks on frozen layers hold to the end of backward: the input of each replay and its gradient. Flat buffers that
+ * weights are copied out of, which FSDP2 makes only where there are several ranks. */
 struct fsdp {
     uint64_t last, experts, first, between, behind, head, head_gradient, head_input;
-    uint64_t weights[DTP_LAYER_MLPS], inputs[DTP_LAYER_MLPS], stays[DTP_LAYER_MLPS];
+    uint64_t weights[DTP_LAYER_MLPS], inputs[DTP_LAYER_MLPS], stays[DTP_LAYER_MLPS], flats[DTP_LAYER_MLPS];
+    uint64_t last_flat, first_flat, head_flat;
     uint64_t cast, uploaded, root_uploaded, root_stays, held;
     uint64_t end, end_shard;       /* elements of what is reduced with the embedding */
     uint64_t others;               /* rows of the table that other ranks have, whose gradient this one makes as well */
@@ -34,21 +36,25 @@ static void add_weights(const struct dtp_bound *b, struct fsdp *f)
                               dtp_units_padded(u, b->plan, u->layer_matmul, u->layer_matmul_shard, 0),
                    layer = dtp_units_padded(t, b->plan, t->largest_layer, t->largest_layer_shard, t->expert_shard),
                    head = dtp_units_padded(u, b->plan, t->head_end, t->head_end_shard, 0),
-                   root = e->compute * dtp_units_padded(u, b->plan, u->root, u->root_shard, 0);
+                   root = e->compute * dtp_units_padded(u, b->plan, u->root, u->root_shard, 0),
+                   experts = e->compute * u->expert_shard * u->expert_ranks;
+    const bool alone = u->ranks == 1 && b->plan->offload == DTP_OFFLOAD_NONE, own_experts = u->expert_ranks == 1;
     f->head = adapts ? u->root_wire * u->ranks : root - (u->count ? 0 : b->layers * narrower);
     for (int i = 0; i < DTP_LAYER_MLPS; i++) {
         f->weights[i] = adapts ? u->layer_wire * u->ranks : e->compute * b->layer_padded[i] - narrower;
         f->inputs[i] = e->reduce * (adapts ? layer : b->layer_padded[i]);
         f->stays[i] = !u->count ? 0 : f->keeps ? f->weights[i] : group ? f->weights[i] / group : 0;
+        f->flats[i] = alone ? 0 : f->weights[i] - (i == DTP_LAYER_EXPERTS && own_experts ? experts : 0);
     }
-    f->first = f->between = f->head;
+    f->first = f->between = f->head, f->first_flat = f->head_flat = alone ? 0 : f->head;
     f->last = dtp_bound_between(b, f->weights, b->layers - u->last_unit_layers, b->layers);
-    f->experts = e->compute * u->expert_shard * u->expert_ranks, f->ends = u->head_end > 0;
+    f->last_flat = dtp_bound_between(b, f->flats, b->layers - u->last_unit_layers, b->layers);
+    f->experts = own_experts ? 0 : experts, f->ends = u->head_end > 0;
     if (!f->ends)
         return;
     f->end -= head, f->end_shard -= t->head_end_shard;
-    f->head = f->head / u->root * u->head_end, f->first -= f->head;
-    f->between = f->keeps ? f->first : 0, f->head += f->between;
+    f->head = f->head / u->root * u->head_end, f->first -= f->head, f->first_flat = alone ? 0 : f->first;
+    f->between = f->keeps ? f->first : 0, f->head_flat = alone ? 0 : f->head, f->head += f->between;
     f->head_gradient = 0, f->head_input = e->reduce * head;
 }
 
@@ -70,6 +76,8 @@ static struct fsdp fsdp_of(const struct dtp_bound *b)
         f.held = dtp_bound_tokens(b, b->activations.gradient + b->activations.layer_input);
     f.uploaded = up * t->largest_layer_shard, f.root_uploaded = (up || f.flat ? up : cast) * b->units->root_shard;
     f.cast = cast && f.flat ? cast * t->largest_layer_shard : f.uploaded;
+    if (e->gathered < e->compute) /* the largest matrix in fp32, twice (torchao's casts before the gather) */
+        f.cast += 2 * 4 * dtp_divide_up(b->units->largest, b->units->ranks);
     f.root_stays = group && !dtp_plan_keeps_root(plan) ? f.first / group : 0;
     f.behind = f.between + (f.ends ? f.root_stays : 0), f.whole = f.several && !plan->accumulate_sync;
     f.others = dtp_bound_others_rows(b);
@@ -116,9 +124,10 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
                    depth = dtp_plan_prefetches_backward(b->plan) * (f->flat ? b->plan->prefetch_depth : UINT64_C(1));
     const bool gathers = u->count && !f->keeps, above = unit + 1 < u->count;
     const uint64_t own = u->count ? units(b, f->weights, unit, unit + 1) : 0,
-                   root = f->ends && depth > unit ? f->first : 0, /* comes behind the first unit */
-        ahead = gathers ? units(b, f->weights, unit - smaller(depth, unit), unit) + root : 0,
-                   before = above && depth ? units(b, f->weights, unit - smaller(depth - 1, unit), unit)
+                   root = f->ends && depth > unit ? f->first_flat : 0, /* comes behind the first unit */
+        ahead = gathers ? units(b, f->flats, unit - smaller(depth, unit), unit) + root : 0,
+                   flat_own = units(b, f->flats, unit, unit + 1),
+                   before = above && depth ? units(b, f->flats, unit - smaller(depth - 1, unit), unit)
                                            : 0, /* as its own are copied */
         sums = above && f->several && !f->whole ? b->bytes.grads * units(b, b->layer_own, unit + 1, unit + 2) : 0,
                    input = (reduces && f->flat) * /* of that above, and what is added to the shards of before */
@@ -128,7 +137,7 @@ static void keep_unit(struct dtp_bound *b, const struct fsdp *f, uint64_t unit, 
     const uint64_t all = f->experts ? dtp_bound_saved(b, end - 1) + dtp_bound_tokens(b, b->activations.layer_all) : 0;
     if (f->flat)
         dtp_bound_keep(b, standing + input + larger(dtp_bound_saved(b, end), all) + stream +
-                              larger(gathers ? own + units(b, f->stays, unit, unit + 1) + before : 0,
+                              larger(gathers ? flat_own + units(b, f->stays, unit, unit + 1) + before : 0,
                                      ahead ? ahead + larger(u->layers_per_unit * f->cast, f->experts) : 0));
     (begin >= b->layers / 2 ? dtp_bound_keep : dtp_bound_keep_late)(
         b, standing + ahead + input + dtp_bound_saved(b, begin) + (width - 1) * (one + f->held) + f->block);
@@ -167,34 +176,35 @@ static struct dtp_bound_beside forward(struct dtp_bound *b, const struct fsdp *f
                keeps = f->keeps || plan->fsdp1 || plan->keep_root || f->ends, stands = keeps || chunked;
     const uint64_t standing =
                        f->before + f->root_stays + dtp_bound_between(b, f->stays, 0, b->layers), /* to backward */
-        again = f->ends ? 0 : f->root_stays,              /* until it is gathered again */
-        copy = f->flat * (u->count ? f->last : f->first), /* the last unit's flat buffer */
+        again = f->ends ? 0 : f->root_stays,                        /* until it is gathered again */
+        copy = f->flat * (u->count ? f->last_flat : f->first_flat), /* the last unit's flat buffer */
         own = f->keeps ? 0 : f->last, count = u->count,
                    kept = dtp_bound_saved(b, b->layers) + dtp_bound_tokens(b, a->head);
     struct dtp_bound_beside beside = {.head_gradient = b->bytes.compute * b->trained->embedding};
     beside.forward = standing + f->between + copy + own, beside.loss = standing + (stands ? f->head - again : 0);
-    beside.logits = standing + f->head + (f->ends ? f->head - f->between : copy);
+    beside.logits = standing + f->head + (f->ends ? f->head_flat : copy);
     beside.head = standing - again + f->head + (dtp_plan_prefetches_backward(plan) && !f->keeps ? f->last : 0);
-    dtp_bound_keep(b, f->before + f->first + (f->flat ? f->first : 0) + f->root_uploaded);
+    dtp_bound_keep(b, f->before + f->first + (f->flat ? f->first_flat : 0) + f->root_uploaded);
     if (f->flat && count)
-        dtp_bound_keep(b, f->before + f->between + f->first + 2 * units(b, f->weights, 0, 1) +
-                              width_of(b, 0) * f->uploaded + dtp_bound_tokens(b, a->embedding + a->layer_input));
+        dtp_bound_keep(b, f->before + f->between + f->first_flat + units(b, f->weights, 0, 1) +
+                              units(b, f->flats, 0, 1) + width_of(b, 0) * f->uploaded +
+                              dtp_bound_tokens(b, a->embedding + a->layer_input));
     /* the lowest units that stand beside the flat buffers of the one before and of all ahead */
     const uint64_t depth = plan->prefetch ? plan->prefetch_depth : 1;
     for (uint64_t unit = b->uniform && count > depth + 1 ? count - depth - 1 : 1; f->flat && unit < count; unit++) {
         const uint64_t begin = unit * u->layers_per_unit, width = width_of(b, unit),
                        weights = standing - dtp_bound_between(b, f->stays, begin, b->layers) + f->between +
-                                 units(b, f->weights, unit, unit + 1) + units(b, f->weights, unit - 1, unit + depth);
+                                 units(b, f->weights, unit, unit + 1) + units(b, f->flats, unit - 1, unit + depth);
         dtp_bound_keep(b, weights + (depth > 1 ? 0 : width * f->uploaded) + dtp_bound_saved(b, begin) +
                               dtp_bound_tokens(b, a->layer_input));
-        const uint64_t gone = depth > 1 ? 0 : units(b, f->weights, unit - 1, unit); /* else they stand while it works */
+        const uint64_t gone = depth > 1 ? 0 : units(b, f->flats, unit - 1, unit); /* else they stand while it works */
         dtp_bound_keep(b, weights - gone + dtp_bound_saved(b, begin + width - 1) + dtp_bound_forward(b));
     }
     if (f->ends) /* the head is copied out of its flat buffer, that of the last unit still there */
-        dtp_bound_keep(b, standing + 2 * f->head - f->between + copy + dtp_bound_saved(b, b->layers) +
+        dtp_bound_keep(b, standing + f->head + f->head_flat + copy + dtp_bound_saved(b, b->layers) +
                               dtp_bound_tokens(b, a->layer_input));
     if (!keeps)
-        dtp_bound_keep(b, standing + kept + larger(2 * f->head, f->root_uploaded) +
+        dtp_bound_keep(b, standing + kept + larger(f->head + f->head_flat, f->root_uploaded) +
                               (chunked ? beside.head_gradient + dtp_bound_tokens(b, b->head_input) : 0) +
                               dtp_bound_tokens(b, a->logits_gradient));
     dtp_bound_hold(b, standing + f->between + own + dtp_bound_saved(b, b->layers - 1) +
@@ -219,8 +229,8 @@ static void keep_root(struct dtp_bound *b, const struct fsdp *f, bool reduces, s
              above = reduces && f->flat && t->count ? units(b, f->inputs, 0, 1) : 0;
     beside->ends = larger(beside->ends, rest + f->first + c * made + above);
     if (f->ends && f->flat && !f->keeps) /* gathered once more, it is copied out of its flat buffer */
-        dtp_bound_keep_late(b,
-                            rest + f->root_stays + 2 * f->first + above + dtp_bound_tokens(b, b->activations.gradient));
+        dtp_bound_keep_late(b, rest + f->root_stays + f->first + f->first_flat + above +
+                                   dtp_bound_tokens(b, b->activations.gradient));
     if (reduces && f->others) { /* its own rows are cut out of the whole table's */
         const uint64_t whole = f->whole ? f->whole_bytes * t->embedding : c * (made + t->embedding);
         dtp_bound_keep_late(b, rest + f->first + above + whole);

@@ -195,6 +195,18 @@ static void cast_flat(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 
 /* ---- the collectives --------------------------------------------------------------------------------------------- */
 
+/* One rank copies instead. Experts that ranks divide have a divisor of their own (set_gradient_divide_factor), as their
+ * gradients are sums over all ranks' tokens: on one rank the quotient is made before it is copied (foreach_reduce),
+ * where a reduce-scatter multiplies on its way. */
+static void copy_reduced(struct dtp_lowering *l, const struct dtp_lower_unit *unit, struct dtp_draft *draft,
+                         uint64_t bytes)
+{
+    if (unit->experts)
+        dtp_draft_new(l, draft, "divided gradients", DTP_OWNER_REDUCE, bytes, DTP_UPDATE | DTP_FREE);
+    dtp_draft_memory(l, draft, (unit->experts ? 4 : 2) * (double)bytes, unit->experts ? 2 : 1);
+    draft->op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+}
+
 static dtp_buffer_id scatter(struct dtp_lowering *l, struct dtp_lower_unit *unit)
 {
     uint64_t ranks = unit->ranks, bytes = l->bytes.reduce * unit->shard;
@@ -209,7 +221,7 @@ static dtp_buffer_id scatter(struct dtp_lowering *l, struct dtp_lower_unit *unit
     dtp_draft_use(&draft, unit->scatter_input, l->plan->fsdp1 ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     if (alone)
-        dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
+        copy_reduced(l, unit, &draft, bytes);
     else
         draft.op.demand.bytes = (double)(bytes * ranks);
     draft.op.demand.sent_bytes = (double)(bytes * (ranks - 1));

@@ -12,6 +12,7 @@
  * pending (limit_all_gathers). Its root stays gathered from forward to backward.
  *
  * What is a unit: lower_units.c. */
+#include "base/pick.h"
 #include "plan/host_calls.h"
 #include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/lower_units.h"
@@ -19,13 +20,42 @@
 
 /* ---- gather ------------------------------------------------------------------------------------------------------ */
 
+/* What casts a shard to what is gathered: bytes of memory, kernels, and the widest intermediate results. */
+struct shard_casts {
+    double bytes;
+    uint32_t kernels;
+    uint64_t scratch;
+};
+
+/* One foreach copy; with fp8_all_gather matrices one by one by operators: widened, multiplied by their scale, clamped
+ * and cast, the product standing beside what is clamped (torchao's fsdp_pre_all_gather, _ToFloat8ConstrFunc and
+ * to_fp8_saturated). */
+static struct shard_casts casts_of(struct dtp_lowering *l, struct dtp_lower_unit *unit)
+{
+    const uint64_t narrow = l->bytes.gathered, wide = 4, stored = l->bytes.params;
+    const uint64_t element = (stored < wide ? stored + wide : 0) + 2 * wide + 2 * wide + wide + narrow;
+    struct shard_casts out = {(double)(unit->rest_bytes + unit->gathered_shard_bytes), 1, 0};
+    for (uint64_t i = 0; narrow < l->compute && i < dtp_unit_modules(unit); i++) {
+        struct dtp_unit_module at = dtp_unit_module(l, unit, i);
+        for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
+            const uint64_t elements = at.module->shard[part];
+            if (!elements || at.module->wire_bytes[part] != narrow * elements)
+                continue;
+            out.bytes += (double)(elements * element) - (double)(at.module->shard_bytes[part] + narrow * elements);
+            out.kernels += stored < wide ? 4 : 3;
+            out.scratch = larger(out.scratch, 2 * wide * elements);
+        }
+    }
+    return out;
+}
+
 /* Shard into the flat buffer (FSDP2), cast where it is stored wider; FSDP1 casts into a buffer of its own. Returns the
  * cast that the gather reads, if any. */
 static dtp_buffer_id copy_in(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after)
 {
     uint64_t ranks = unit->ranks, shard = unit->gathered_shard_bytes;
     bool casts = l->bytes.params != l->bytes.compute;
-    double stored = (double)unit->rest_bytes, bytes = (double)shard;
+    const struct shard_casts work = casts_of(l, unit);
     unit->uploads.count = 0;
     if (dtp_lower_offloads(l))
         dtp_lower_upload(l, unit, after);
@@ -43,11 +73,13 @@ static dtp_buffer_id copy_in(struct dtp_lowering *l, struct dtp_lower_unit *unit
         dtp_draft_use(&draft, unit->params, DTP_READ);
     dtp_buffer_id cast = dtp_draft_new(l, &draft, "cast shard", DTP_OWNER_GATHER, casts ? shard : 0,
                                        l->plan->fsdp1 ? DTP_WRITE : DTP_UPDATE | DTP_FREE);
+    if (casts && work.scratch)
+        dtp_draft_new(l, &draft, "scaled shard", DTP_OWNER_GATHER, work.scratch, DTP_UPDATE | DTP_FREE);
     if (!l->plan->fsdp1)
         unit->flat = dtp_draft_new(l, &draft, "gathered", DTP_OWNER_GATHER, ranks * shard, DTP_WRITE);
     dtp_draft_after(&draft, after);
-    dtp_draft_memory(l, &draft, (casts ? stored + bytes : 0) + (l->plan->fsdp1 ? 0 : 2 * bytes),
-                     casts && !l->plan->fsdp1 ? 2 : 1);
+    dtp_draft_memory(l, &draft, (casts ? work.bytes : 0) + (l->plan->fsdp1 ? 0 : 2 * (double)shard),
+                     casts && !l->plan->fsdp1 ? work.kernels + 1 : 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     unit->gathered = dtp_draft_end(l, &draft);
     return cast;
@@ -111,10 +143,20 @@ static void wait_for_release(struct dtp_lowering *l)
     s->released_count--;
 }
 
+/* A group of one rank has nothing to gather: FSDP2 casts and copies each parameter where its weights are wanted, on the
+ * stream that wants them and never ahead (FSDPParamGroup.wait_for_unshard of PyTorch 2.11). */
+static bool is_alone(const struct dtp_lowering *l, const struct dtp_lower_unit *unit)
+{
+    return unit->ranks == 1 && !l->plan->fsdp1 && !dtp_lower_offloads(l);
+}
+
 /* Issues the gather of `unit`; its streams first wait for `after`. */
 static void gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_id after)
 {
     uint16_t layer = l->layer;
+    unit->gathering = true;
+    if (is_alone(l, unit))
+        return;
     dtp_lower_stand(l, unit->root ? DTP_NO_LAYER : (uint16_t)unit->first);
     wait_for_release(l);
     dtp_buffer_id cast = DTP_NO_BUFFER;
@@ -126,7 +168,6 @@ static void gather(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp_op_i
         cast = DTP_NO_BUFFER;
     if (l->plan->fsdp1 || unit->ranks > 1)
         all_gather(l, unit, cast, after);
-    unit->gathering = true;
     dtp_lower_stand(l, layer);
 }
 
@@ -158,6 +199,27 @@ static void free_uploads(struct dtp_draft *draft, struct dtp_lower_unit *unit)
     unit->uploads.stays = false;
 }
 
+/* Weights of a module are this rank's own, cast and copied one by one; the cast of one stands until it is copied. What
+ * the host takes for each is in unit_hooks_s, which was measured on one GPU. */
+static void copy_own(struct dtp_lowering *l, struct dtp_lower_unit *unit, const struct dtp_unit_module *at,
+                     struct dtp_draft *draft)
+{
+    const bool casts = l->bytes.params != l->bytes.compute;
+    const struct shard_casts work = casts_of(l, unit);
+    uint64_t largest = 0, bytes = 0;
+    for (int part = at->first; part < at->end; part = dtp_unit_next(at, part)) {
+        largest = larger(largest, at->module->wire_bytes[part]);
+        bytes += at->module->wire_bytes[part];
+    }
+    dtp_draft_use(draft, unit->params, DTP_READ);
+    if (casts || work.scratch)
+        dtp_draft_new(l, draft, "cast shard", DTP_OWNER_GATHER, largest + work.scratch, DTP_UPDATE | DTP_FREE);
+    dtp_draft_memory(l, draft,
+                     2 * (double)bytes + (casts ? work.bytes * (double)bytes / (double)unit->gathered_shard_bytes : 0),
+                     casts ? 2 : 1);
+    draft->op.demand.memory_kernel = DTP_KERNEL_STREAMING;
+}
+
 /* The flat buffer's parts become weights; `release` is the buffer that goes afterwards. */
 static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct dtp_lower_unit *release)
 {
@@ -178,16 +240,20 @@ static void copy_out(struct dtp_lowering *l, struct dtp_lower_unit *unit, struct
             bytes += ranks * at.module->wire_bytes[part];
         }
         bool last = i + 1 == modules;
-        dtp_draft_use(&draft, unit->flat, last && release == unit ? DTP_READ | DTP_FREE : DTP_READ);
+        if (is_alone(l, unit)) {
+            copy_own(l, unit, &at, &draft);
+        } else {
+            dtp_draft_use(&draft, unit->flat, last && release == unit ? DTP_READ | DTP_FREE : DTP_READ);
+            dtp_draft_after(&draft, unit->gathered);
+            dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
+            draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
+        }
         if (last && release && release != unit)
             dtp_draft_use(&draft, release->flat, DTP_FREE);
         if (last)
             dtp_draft_use(&draft, unit->post_forward, DTP_FREE);
         if (last && unit->uploads.stays)
             free_uploads(&draft, unit);
-        dtp_draft_after(&draft, unit->gathered);
-        dtp_draft_memory(l, &draft, 2 * (double)bytes, 1);
-        draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
         dtp_draft_end(l, &draft);
     }
     if (release)
@@ -287,7 +353,7 @@ static void before_forward(struct dtp_lowering *l)
     if (!l->plan->fsdp1)
         s->awaited = s->copied;
     copy_out(l, unit, s->held);
-    s->held = l->plan->fsdp1 ? NULL : unit;
+    s->held = l->plan->fsdp1 || is_alone(l, unit) ? NULL : unit;
     /* set_modules_to_forward_prefetch, called for every block; where the host waits for splits, it could not issue the
      * next gather in time, so torchtitan calls it */
     uint32_t ahead =
@@ -414,7 +480,7 @@ static void before_experts(struct dtp_lowering *l, bool backward)
         s->awaited = s->copied;
     copy_out(l, unit, forward ? s->held : unit);
     if (forward)
-        s->held = unit;
+        s->held = is_alone(l, unit) ? NULL : unit;
     else
         s->awaited = s->copied;
 }
