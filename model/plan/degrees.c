@@ -10,6 +10,7 @@ struct dtp_schedule_shape dtp_plan_schedule(const struct dtp_plan *plan)
                                        .chunks = plan->virtual_stages > 1 ? plan->virtual_stages : 0,
                                        .group = dtp_plan_interleaves(plan) ? plan->microbatch_group : 0,
                                        .whole_first_stage = plan->runtime->holds_passes,
+                                       .equal_rounds = plan->runtime->equal_rounds,
                                        .times = plan->pass_times};
 }
 

@@ -57,9 +57,11 @@ struct dtp_schedule_shape {
     uint32_t micro_batches; /* m of a step, of a two-way schedule those of both directions together */
     uint32_t chunks;        /* v of a rank; 0: the kind's own, of interleaved 2 */
     uint32_t group;         /* interleaved: micro-batches that go through a chunk before the next chunk takes its turn
-                               (Megatron's microbatch_group_size_per_vp_stage); 0: ranks */
+                               (Megatron's microbatch_group_size_per_vp_stage); 0: ranks, or by equal_rounds */
     bool whole_first_stage; /* of the first stage, for the gradient of whose input nobody waits, backward is not split:
                                it runs where its W stands (torch.distributed.pipelining) */
+    bool equal_rounds;      /* groups are alike: of a step as many as ranks fit into it, of fewer micro-batches than
+                               ranks one (torch.distributed.pipelining, number_of_rounds) */
     struct dtp_pass_times times; /* of schedules that are searched; others do not read it */
 };
 /* In micro-batches between F and W, what a rank of a schedule that is searched may keep; 0: it is not searched. */

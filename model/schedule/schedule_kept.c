@@ -56,7 +56,9 @@ static struct dtp_schedule_waiting in_chunks(const struct dtp_schedule_shape *sh
     switch (shape->kind) {
     case DTP_SCHEDULE_GPIPE: return (struct dtp_schedule_waiting){0, 0, m, m, 0};
     case DTP_SCHEDULE_INTERLEAVED: return (struct dtp_schedule_waiting){0, 0, looped, 1, 0};
-    case DTP_SCHEDULE_ZB_INTERLEAVED: return (struct dtp_schedule_waiting){(v - 1) * group, p, looped, 1, p - 1};
+    case DTP_SCHEDULE_ZB_INTERLEAVED: /* a group of fewer than p is the only one */
+        last = fmin(p, v * m);
+        return (struct dtp_schedule_waiting){fmin((v - 1) * group, v * m - last), last, looped, 1, fmin(p, group) - 1};
     case DTP_SCHEDULE_ZB_V:
         return (struct dtp_schedule_waiting){0, m > p ? fmin(2 * p - 1, 2 * (m - p) + 1) : 0, 2 * kept, 1, 0};
     case DTP_SCHEDULE_V_HALF: return (struct dtp_schedule_waiting){2 * kept - 2, 2, 2 * kept, 1, 0};

@@ -71,14 +71,42 @@ static enum dtp_status check_chunks(struct dtp_schedule_shape *s, struct dtp_fau
     return status;
 }
 
+static uint32_t rounds_of(uint32_t micro_batches, uint32_t ranks)
+{
+    return micro_batches < ranks ? 1 : micro_batches / ranks;
+}
+
+/* torch.distributed.pipelining (schedules.py, ScheduleInterleaved1F1B): number_of_rounds divides the micro-batches. */
+static enum dtp_status set_round(struct dtp_schedule_shape *s, struct dtp_faults *faults)
+{
+    char text[256];
+    uint32_t m = s->micro_batches, rounds = rounds_of(m, s->ranks), below = m, above = m;
+    s->group = m / rounds;
+    if (m % rounds == 0)
+        return DTP_OK;
+    while (below % rounds_of(below, s->ranks))
+        below--;
+    while (above % rounds_of(above, s->ranks))
+        above++;
+    snprintf(text, sizeof text,
+             "%s goes in as many rounds as %" PRIu32 " ranks fit into %" PRIu32 " micro-batches, %" PRIu32
+             ", which must divide them; the nearest are %" PRIu32 " and %" PRIu32,
+             dtp_schedule_row(s->kind)->word, s->ranks, m, rounds, below, above);
+    return refuse(faults, "micro_batches", text);
+}
+
 /* Megatron-LM (schedules.py): a group has at least as many micro-batches as there are ranks, and so has the last one.
  */
 static enum dtp_status check_group(struct dtp_schedule_shape *s, struct dtp_faults *faults)
 {
     const char *word = dtp_schedule_row(s->kind)->word;
     char text[256];
+    if (s->equal_rounds && !s->group)
+        return set_round(s, faults);
     uint32_t p = s->ranks, m = s->micro_batches, group = s->group ? s->group : p;
     s->group = group;
+    if (s->equal_rounds && group == m)
+        return DTP_OK;
     if (group < p || group > m) {
         if (m < p)
             snprintf(text, sizeof text,

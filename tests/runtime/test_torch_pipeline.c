@@ -39,7 +39,8 @@ static void test_all_are_legal(void **state)
                 for (uint32_t sharded = 0; sharded < 2; sharded++) {
                     bool loops = kind == DTP_SCHEDULE_INTERLEAVED || kind == DTP_SCHEDULE_ZB_INTERLEAVED;
                     uint32_t chunks = loops ? 1 + ranks % 2 + 1 : dtp_schedule_row(kind)->chunks;
-                    struct dtp_schedule_shape shape = {(enum dtp_schedule_kind)kind, ranks, micro_batches, chunks, 0};
+                    struct dtp_schedule_shape shape = {(enum dtp_schedule_kind)kind, ranks, micro_batches, chunks, 0,
+                                                       .equal_rounds = true};
                     if (!(torch->schedules & 1u << kind) || dtp_schedule_resolve(&shape, NULL) != DTP_OK)
                         continue;
                     struct dtp_transformer t = small_model(ranks * chunks + micro_batches % 2);

@@ -43,9 +43,11 @@ static void test_what_is_not_refused_is_legal(void **state)
                 for (uint32_t m = 1; m <= 27; m++)
                     for (uint32_t v = interleaved ? 2 : 0; v <= (interleaved ? 4 : 0); v++)
                         for (uint32_t group = 0; group <= (interleaved ? p + 3 : 0); group += group ? 1 : p)
-                            count_legal((struct dtp_schedule_shape){(enum dtp_schedule_kind)kind, p, m, v, group,
-                                                                    .times = searched_by[t]},
-                                        &legal, &blocked);
+                            for (int equal = 0; equal < (interleaved || kind == DTP_SCHEDULE_ZB_INTERLEAVED ? 2 : 1);
+                                 equal++)
+                                count_legal((struct dtp_schedule_shape){(enum dtp_schedule_kind)kind, p, m, v, group,
+                                                                        .equal_rounds = equal, .times = searched_by[t]},
+                                            &legal, &blocked);
         assert_true(legal > 20);
         assert_int_equal(blocked == 0, dtp_schedule_row((enum dtp_schedule_kind)kind)->blocking);
     }
@@ -202,6 +204,26 @@ static void test_refusals_name_the_nearest_choice(void **state)
     assert_int_equal(dtp_schedule_resolve(&grouped, &faults), DTP_OK);
 }
 
+/* The micro-batches of a round, by hand from number_of_rounds of schedules.py (2.11): max(1, m // p), which divides m.
+ */
+static void test_rounds_are_equal(void **state)
+{
+    (void)state;
+    static const uint32_t taken[][3] = {{4, 5, 5}, {4, 10, 5}, {7, 16, 8}, {4, 3, 3}, {4, 12, 4}, {2, 7, 0}};
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        struct dtp_schedule_shape shape = {
+            .kind = DTP_SCHEDULE_INTERLEAVED, .ranks = taken[i][0], .micro_batches = taken[i][1], .equal_rounds = true};
+        struct dtp_faults faults = {0};
+        assert_int_equal(dtp_schedule_resolve(&shape, &faults), taken[i][2] ? DTP_OK : DTP_BAD_INPUT);
+        if (taken[i][2])
+            assert_int_equal(shape.group, taken[i][2]);
+        else
+            assert_non_null(strstr(faults.text[0],
+                                   "in as many rounds as 2 ranks fit into 7 micro-batches, 3, which must "
+                                   "divide them; the nearest are 6 and 8"));
+    }
+}
+
 /* Anything that numbers can say is refused with words or makes a legal schedule. */
 static void test_random_shapes(void **state)
 {
@@ -267,6 +289,7 @@ int main(void)
         cmocka_unit_test(test_messages_keep_their_order),
         cmocka_unit_test(test_mutations),
         cmocka_unit_test(test_refusals_name_the_nearest_choice),
+        cmocka_unit_test(test_rounds_are_equal),
         cmocka_unit_test(test_random_shapes),
         cmocka_unit_test(test_places_and_stages_are_inverse),
     };

@@ -148,8 +148,9 @@ static void test_kept_by_formula(void **state)
     int checked = 0;
     for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
         for (uint32_t p = 2; p <= 12; p++)
-            for (uint32_t m = 1; m <= 4 * p; m++) {
-                struct dtp_schedule_shape shape = {(enum dtp_schedule_kind)kind, p, m, 0, 0};
+            for (uint32_t i = 0; i < 8 * p; i++) {
+                const uint32_t m = 1 + i / 2;
+                struct dtp_schedule_shape shape = {(enum dtp_schedule_kind)kind, p, m, 0, 0, .equal_rounds = i % 2};
                 struct dtp_faults faults = {0};
                 if (dtp_schedule_resolve(&shape, &faults) != DTP_OK)
                     continue;
@@ -243,9 +244,10 @@ static void test_waiting_by_formula(void **state)
     int checked = 0;
     for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
         for (uint32_t p = 2; p <= 12; p++)
-            for (uint32_t m = 1; m <= 3 * p; m++) {
+            for (uint32_t i = 0; i < 6 * p; i++) {
+                const uint32_t m = 1 + i / 2;
                 struct dtp_schedule_shape shape = {
-                    .kind = (enum dtp_schedule_kind)kind, .ranks = p, .micro_batches = m};
+                    .kind = (enum dtp_schedule_kind)kind, .ranks = p, .micro_batches = m, .equal_rounds = i % 2};
                 struct dtp_schedule schedule;
                 if (dtp_schedule_create(&shape, &schedule, NULL) != DTP_OK)
                     continue;
