@@ -266,7 +266,7 @@ static uint32_t first_of(const struct dtp_lowering *l, uint32_t chunk, uint32_t 
 }
 
 /* Where a pass stands among those of its rank: what begins with the first micro-batch, and ends with the last. They go
- * through a chunk in their order. */
+ * through a chunk in their order, or backward in the opposite one. */
 void dtp_lower_stand_at_pass(struct dtp_lowering *l, uint32_t i)
 {
     const struct dtp_pass *pass = &l->role.passes[i];
@@ -274,8 +274,11 @@ void dtp_lower_stand_at_pass(struct dtp_lowering *l, uint32_t i)
     l->pass = pass;
     l->chunk = &l->role.chunks[pass->chunk];
     l->micro_step = (uint16_t)pass->micro_batch;
-    l->first_micro_step = pass->micro_batch == first;
-    l->last_micro_step = pass->micro_batch + 1 == first + count;
+    bool opposite = pass->kind != DTP_PASS_FORWARD && l->role.pipeline &&
+                    dtp_schedule_turns_round(l->role.pipeline->schedule->shape.kind);
+    uint32_t last = first + count - 1;
+    l->first_micro_step = pass->micro_batch == (opposite ? last : first);
+    l->last_micro_step = pass->micro_batch == (opposite ? first : last);
     l->last_pass = i + 1 == l->role.pass_count;
     l->reduces = l->last_micro_step || dtp_plan_reductions(l->plan) == l->plan->accumulate;
     bool becomes_grad = l->first_micro_step && l->hooks->gradient_rests && l->hooks->gradient_rests(l);

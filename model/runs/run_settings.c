@@ -225,6 +225,7 @@ static const char *schedule_word(const char *text)
 {
     static const char *const others[][2] = {{"interleaved_1f1b", "interleaved"},
                                             {"Interleaved1F1B", "interleaved"},
+                                            {"LoopedBFS", "looped-bfs"},
                                             {"zbv", "zb-v"},
                                             {"ZBVZeroBubble", "zb-v"},
                                             {"InterleavedZeroBubble", "zb-interleaved"}};

@@ -1,4 +1,4 @@
-/* Schedules of one chunk a rank whose backward is whole: GPipe and 1F1B; and 1F1B over several chunks. */
+/* Schedules of one chunk a rank whose backward is whole: GPipe and 1F1B; and both over several chunks. */
 #include "schedule/schedule_lists.h"
 
 void dtp_list_gpipe(struct dtp_pass_list *list)
@@ -7,6 +7,18 @@ void dtp_list_gpipe(struct dtp_pass_list *list)
         dtp_pass_add(list, DTP_PASS_FORWARD, 0, i);
     for (uint32_t i = 0; i < list->shape->micro_batches; i++)
         dtp_pass_add(list, DTP_PASS_WHOLE_BACKWARD, 0, i);
+}
+
+/* Breadth first: a chunk's micro-batches, then the next chunk's; backward the last of each comes first. */
+void dtp_list_looped_bfs(struct dtp_pass_list *list)
+{
+    const struct dtp_schedule_shape *s = list->shape;
+    for (uint32_t chunk = 0; chunk < s->chunks; chunk++)
+        for (uint32_t i = 0; i < s->micro_batches; i++)
+            dtp_pass_add(list, DTP_PASS_FORWARD, (uint16_t)chunk, i);
+    for (uint32_t chunk = s->chunks; chunk-- > 0;)
+        for (uint32_t i = s->micro_batches; i-- > 0;)
+            dtp_pass_add(list, DTP_PASS_WHOLE_BACKWARD, (uint16_t)chunk, i);
 }
 
 void dtp_list_1f1b(struct dtp_pass_list *list)

@@ -27,6 +27,11 @@ const struct dtp_schedule_row *dtp_schedule_row(enum dtp_schedule_kind kind)
     return &rows[kind];
 }
 
+bool dtp_schedule_turns_round(enum dtp_schedule_kind kind)
+{
+    return kind == DTP_SCHEDULE_LOOPED_BFS;
+}
+
 bool dtp_schedule_parse(const char *word, enum dtp_schedule_kind *out)
 {
     for (int i = 0; i < DTP_SCHEDULE_COUNT; i++)

@@ -39,6 +39,8 @@ struct dtp_schedule_row {
     const char *words, *source;
 };
 const struct dtp_schedule_row *dtp_schedule_row(enum dtp_schedule_kind kind);
+/* True where backwards take the last micro-batch of a chunk first, and the first one last. */
+bool dtp_schedule_turns_round(enum dtp_schedule_kind kind);
 /* False: there is no such schedule. */
 bool dtp_schedule_parse(const char *word, enum dtp_schedule_kind *out);
 

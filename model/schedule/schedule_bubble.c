@@ -26,6 +26,7 @@ double dtp_schedule_bubble(const struct dtp_schedule_shape *shape, const struct 
     case DTP_SCHEDULE_GPIPE:
     case DTP_SCHEDULE_1F1B: return others * (f + b + w);
     case DTP_SCHEDULE_INTERLEAVED: return shape->group == shape->ranks ? others * (f + b + w) : NAN;
+    case DTP_SCHEDULE_LOOPED_BFS: return (others + (shape->chunks - 1) * fmax(0, p - m)) * (f + b + w);
     case DTP_SCHEDULE_ZB_H1: return m >= p && w <= f && w <= b ? others * (f + b - w) : NAN;
     case DTP_SCHEDULE_ZB_H2: return m >= 2 * p - 1 && is_even(stage) ? others * f : NAN;
     case DTP_SCHEDULE_ZB_V: return m >= 2 * p - 1 && is_even(stage) ? others * f : NAN;

@@ -40,7 +40,7 @@ double dtp_schedule_kept(const struct dtp_schedule_shape *shape)
     case DTP_SCHEDULE_V_MIN: return fmin(m, floor(p / 3) + 1);
     case DTP_SCHEDULE_DUALPIPE: return p + 1;
     case DTP_SCHEDULE_DUALPIPEV: return p + 0.5;
-    default: return m; /* GPipe's */
+    default: return m; /* of GPipe and of it over several chunks */
     }
 }
 
@@ -55,6 +55,7 @@ static struct dtp_schedule_waiting in_chunks(const struct dtp_schedule_shape *sh
     double last = 0; /* of schedules with a chunk a rank: W's that wait on the last */
     switch (shape->kind) {
     case DTP_SCHEDULE_GPIPE: return (struct dtp_schedule_waiting){0, 0, m, m, 0};
+    case DTP_SCHEDULE_LOOPED_BFS: return (struct dtp_schedule_waiting){0, 0, v * m, m, 0};
     case DTP_SCHEDULE_INTERLEAVED: return (struct dtp_schedule_waiting){0, 0, looped, 1, 0};
     case DTP_SCHEDULE_ZB_INTERLEAVED: /* a group of fewer than p is the only one */
         last = fmin(p, v * m);

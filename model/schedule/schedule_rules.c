@@ -49,25 +49,27 @@ static enum dtp_status check_chunks(struct dtp_schedule_shape *s, struct dtp_fau
     const struct dtp_schedule_row *row = dtp_schedule_row(s->kind);
     enum dtp_status status = DTP_OK;
     char text[200];
-    if (loops(s->kind)) {
+    if (row->chunks == 0) {
         s->chunks = s->chunks ? s->chunks : 2;
         snprintf(text, sizeof text, "%s takes 2 chunks of a rank or more; with one it is schedule %s", row->word,
-                 row->backward == DTP_BACKWARD_WHOLE ? "1f1b" : "zb-h1");
+                 s->kind == DTP_SCHEDULE_LOOPED_BFS    ? "gpipe"
+                 : row->backward == DTP_BACKWARD_WHOLE ? "1f1b"
+                                                       : "zb-h1");
         if (s->chunks == 1)
             return refuse(faults, "virtual_stages", text);
         snprintf(text, sizeof text, "%s takes 2 ranks or more; one rank has nothing to interleave", row->word);
-        return s->ranks == 1 ? refuse(faults, "stages", text) : DTP_OK;
-    }
-    if (s->chunks && s->chunks != row->chunks) {
+        if (s->ranks == 1)
+            return refuse(faults, "stages", text);
+    } else if (s->chunks && s->chunks != row->chunks) {
         snprintf(text, sizeof text, "%s has %" PRIu32 " chunk%s a rank, not %" PRIu32 "; interleaved takes any number",
                  row->word, row->chunks, dtp_plural(row->chunks), s->chunks);
         status = refuse(faults, "virtual_stages", text);
     }
-    if (s->group) {
+    if (s->group && !loops(s->kind)) {
         snprintf(text, sizeof text, "%s has no groups of micro-batches; interleaved has", row->word);
         status = refuse(faults, "group", text);
     }
-    s->chunks = row->chunks;
+    s->chunks = row->chunks ? row->chunks : s->chunks;
     return status;
 }
 

@@ -72,7 +72,7 @@ expect 2 schedule --stages 4 --micro-batches 8 --layers 32 --head -1
 
 # Tables.
 expect 0 schedule --stages 4 --micro-batches 6 --csv
-[[ $(wc -l <out) == $((1 + 4 * 9 + 4)) ]] || failed "--csv: rows of 9 schedules and 4 refusals: $(wc -l <out)"
+[[ $(wc -l <out) == $((1 + 4 * 10 + 4)) ]] || failed "--csv: rows of 10 schedules and 4 refusals: $(wc -l <out)"
 [[ $(awk -F'"' '{ print gsub(/,/, ",", $1) }' out | sort -un | wc -l) == 1 ]] || failed "--csv: rows of other lengths"
 expect 0 schedule --stages 4 --micro-batches 8 --schedule zb-v --passes passes.csv
 [[ $(wc -l <passes.csv) == $((1 + 4 * 2 * 8 * 3)) ]] || failed "--passes: $(wc -l <passes.csv) lines"

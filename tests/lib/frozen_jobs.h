@@ -69,7 +69,8 @@ enum frozen_who {
     FROZEN_NATIVE,
     FROZEN_KEPT,
     FROZEN_LAYERED,
-    FROZEN_HELD, /* draws depend on the place here: what is new stands last */
+    FROZEN_HELD,
+    FROZEN_ROUNDS, /* draws depend on the place here: what is new stands last */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -118,6 +119,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_KEPT: return frozen_population(random_job_number) == FROZEN_OF_KEPT;
     case FROZEN_LAYERED: return frozen_population(random_job_number) == FROZEN_OF_LAYERED;
     case FROZEN_HELD: return frozen_population(random_job_number) == FROZEN_OF_HELD;
+    case FROZEN_ROUNDS: return frozen_population(random_job_number) == FROZEN_OF_ROUNDS;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }
     return false;

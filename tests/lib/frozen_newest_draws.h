@@ -298,6 +298,26 @@
     X(accumulate_sync, HELD, 1, "")                                                                                    \
     X(wrap_layers, HELD, 1, "")                                                                                        \
     X(optimizer, HELD, 1, "adamw")                                                                                     \
-    X(reshard_after_forward, HELD, 1, "")
+    X(reshard_after_forward, HELD, 1, "")                                                                              \
+    X(strategy, ROUNDS, 1, "full_shard|shard_grad_op|full_shard|ddp")                                                  \
+    X(gpus, ROUNDS, 1, "8|16")                                                                                         \
+    X(gpus_per_node, ROUNDS, 1, "8")                                                                                   \
+    X(nodes, ROUNDS, 1, "")                                                                                            \
+    X(layers, ROUNDS, 1, "8|12")                                                                                       \
+    X(tp, ROUNDS, 4, "2")                                                                                              \
+    X(pp, ROUNDS, 1, "|2|4")                                                                                           \
+    X(schedule, ROUNDS, 1, "looped-bfs|interleaved|zb-interleaved")                                                    \
+    X(accumulate, ROUNDS, 1, "1|3|5|6|10")                                                                             \
+    X(compile, ROUNDS, 3, "true")                                                                                      \
+    X(fsdp1, ROUNDS, 1, "")                                                                                            \
+    X(precision, ROUNDS, 1, "bf16-mixed|bf16-mixed|bf16-pure")                                                         \
+    X(checkpointing, ROUNDS, 1, "none|none|none|full")                                                                 \
+    X(norm, ROUNDS, 1, "rms_norm")                                                                                     \
+    X(activation, ROUNDS, 1, "swiglu")                                                                                 \
+    X(position, ROUNDS, 1, "rope")                                                                                     \
+    X(loss, ROUNDS, 1, "eager")                                                                                        \
+    X(accumulate_sync, ROUNDS, 1, "")                                                                                  \
+    X(reshard_after_forward, ROUNDS, 1, "")                                                                            \
+    X(optimizer, ROUNDS, 1, "adamw-fused")
 
 #endif

@@ -37,8 +37,7 @@ static void test_all_are_legal(void **state)
         for (uint32_t ranks = 2; ranks <= 4; ranks++)
             for (uint32_t micro_batches = 1; micro_batches <= 2 * ranks + 2; micro_batches++)
                 for (uint32_t sharded = 0; sharded < 2; sharded++) {
-                    bool loops = kind == DTP_SCHEDULE_INTERLEAVED || kind == DTP_SCHEDULE_ZB_INTERLEAVED;
-                    uint32_t chunks = loops ? 1 + ranks % 2 + 1 : dtp_schedule_row(kind)->chunks;
+                    uint32_t fixed = dtp_schedule_row(kind)->chunks, chunks = fixed ? fixed : 1 + ranks % 2 + 1;
                     struct dtp_schedule_shape shape = {(enum dtp_schedule_kind)kind, ranks, micro_batches, chunks, 0,
                                                        .equal_rounds = true};
                     if (!(torch->schedules & 1u << kind) || dtp_schedule_resolve(&shape, NULL) != DTP_OK)

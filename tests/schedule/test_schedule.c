@@ -183,6 +183,8 @@ static void test_refusals_name_the_nearest_choice(void **state)
     expect_refused((struct dtp_schedule_shape){DTP_SCHEDULE_1F1B, 4, 8, 2, 0}, "1f1b has 1 chunk a rank, not 2");
     expect_refused((struct dtp_schedule_shape){DTP_SCHEDULE_ZB_V, 4, 8, 0, 4}, "zb-v has no groups");
     expect_refused((struct dtp_schedule_shape){DTP_SCHEDULE_INTERLEAVED, 4, 8, 1, 0}, "with one it is schedule 1f1b");
+    expect_refused((struct dtp_schedule_shape){DTP_SCHEDULE_LOOPED_BFS, 4, 8, 1, 0}, "with one it is schedule gpipe");
+    expect_refused((struct dtp_schedule_shape){DTP_SCHEDULE_LOOPED_BFS, 4, 8, 2, 4}, "looped-bfs has no groups");
     expect_refused((struct dtp_schedule_shape){DTP_SCHEDULE_INTERLEAVED, 1, 8, 2, 0}, "takes 2 ranks or more");
     expect_refused((struct dtp_schedule_shape){DTP_SCHEDULE_INTERLEAVED, 4, 10, 2, 0},
                    "leaves 2 of 10 micro-batches to the last group of 4, which takes at least 4 (the ranks); the "

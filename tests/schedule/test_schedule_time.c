@@ -32,6 +32,8 @@ static const struct vector vectors[] = {
     {DTP_SCHEDULE_1F1B, 4, 12, 0, {9, 8.4, 11.2}, {9, 8.4, 11.2}, {4, 3, 2, 1}},
     {DTP_SCHEDULE_INTERLEAVED, 4, 12, 2, {4.5, 4.2, 5.2}, {4.5, -1, -1}, {5.5, 4.5, 3.5, 2.5}},
     {DTP_SCHEDULE_INTERLEAVED, 4, 12, 4, {2.25, 2.1, 3}, {-1, -1, -1}, {4.75, 4.25, 3.75, 3.25}},
+    {DTP_SCHEDULE_LOOPED_BFS, 4, 12, 2, {4.5, 4.2, 4.8}, {4.5, 4.2, 4.8}, {12, 12, 12, 12}},
+    {DTP_SCHEDULE_LOOPED_BFS, 6, 4, 2, {10.5, 9.8, 11.6}, {10.5, 9.8, 11.6}, {4, 4, 4, 4, 4, 4}},
     {DTP_SCHEDULE_ZB_H1, 4, 12, 0, {3, 4.8, 4.2}, {3, -1, -1}, {4, 3, 2, 1}},
     {DTP_SCHEDULE_ZB_H2, 4, 12, 0, {3, 3, 3.3}, {0, 3, 0.6}, {7, 5, 3, 1}},
     {DTP_SCHEDULE_ZB_V, 4, 12, 0, {1.5, 1.8, 2.15}, {0, -1, 0.8}, {4, 4, 4, 4}},
@@ -307,7 +309,7 @@ static void test_formulas_and_timer_agree(void **state)
     for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++) {
         for (uint32_t p = 1; p <= 9; p++)
             for (uint32_t m = 1; m <= 40; m += m < 12 ? 1 : 7)
-                for (uint32_t v = 0; v <= (kind == DTP_SCHEDULE_INTERLEAVED ? 4 : 0); v++)
+                for (uint32_t v = 0; v <= (dtp_schedule_row((enum dtp_schedule_kind)kind)->chunks ? 0 : 4); v++)
                     for (size_t c = 0; c < sizeof costs / sizeof *costs; c++)
                         check_formula((struct dtp_schedule_shape){(enum dtp_schedule_kind)kind, p, m, v, 0},
                                       costs[c][0], costs[c][1], costs[c][2], &checked[kind]);

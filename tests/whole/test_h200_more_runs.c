@@ -17,7 +17,7 @@
 
 static const char *const ids[] = {"h200-more-dev-01", "h200-more-dev-03", "h200-more-dev-04",
                                   "h200-more-dev-07", "h200-more-dev-10", "h200-more-dev-14"};
-enum { RUNS = sizeof ids / sizeof *ids, HOLDOUT = 75, LAYOUTS = 39, HELD = 84 };
+enum { RUNS = sizeof ids / sizeof *ids, HOLDOUT = 75, LAYOUTS = 40, HELD = 85 };
 
 static int ascending(const void *left, const void *right)
 {
@@ -88,7 +88,7 @@ static void test_runs(void **state)
 }
 
 /* 44 runs of the script of h200_parallel_runs.csv on two GPUs, with other models and layouts, to which nothing was
- * fitted: 39 are predicted. Allocated is of the rank furthest off. */
+ * fitted: 40 are predicted. Allocated is of the rank furthest off. */
 static void test_holdout_layouts(void **state)
 {
     (void)state;
@@ -97,7 +97,7 @@ static void test_holdout_layouts(void **state)
 }
 
 /* What ranks of layouts of four and eight hold, measured on one GPU that stands for them, without a time: of pipelines
- * ranks, which their rows have alone, all that a rank allocates elsewhere. One schedule is not known. */
+ * ranks, which their rows have alone, all that a rank allocates elsewhere. */
 static void test_layout_memory(void **state)
 {
     (void)state;
@@ -113,7 +113,7 @@ static void test_layout_memory(void **state)
         else
             allocated_pct[others++] = allocated_pct[i];
     }
-    assert_int_equal(stages, 39);
+    assert_int_equal(stages, 40);
     assert_int_equal(others, 45);
     assert_errors("ranks of pipelines", stage_pct, stages, 0.15, 10.5);
     assert_errors("allocated", allocated_pct, others, 0.1, 2.5);

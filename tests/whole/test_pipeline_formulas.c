@@ -52,7 +52,8 @@ static void draw_settings(size_t bytes, char *out)
          "gpipe|1f1b|zb-h1|zb-h2|zb-1p|zb-2p|zb-v|v-half|v-min|interleaved virtual_stages=2",
          "none|full|selective-attention"},
         {{"torch strategy=ddp", "torch strategy=full_shard", "torch strategy=shard_grad_op"},
-         "gpipe|1f1b|zb-v|dualpipev|interleaved virtual_stages=2|zb-interleaved virtual_stages=2",
+         "gpipe|1f1b|zb-v|dualpipev|interleaved virtual_stages=2|zb-interleaved virtual_stages=2|"
+         "looped-bfs virtual_stages=2",
          "none|full|selective|selective-attention|every-2"},
         {{"deepspeed strategy=zero1", "nanotron strategy=zero1", "nanotron strategy=zero1"}, "gpipe|1f1b", "none|full"},
         {{"dtplan strategy=ddp", "dtplan strategy=zero1", "dtplan strategy=shard_grad_op"},

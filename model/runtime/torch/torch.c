@@ -211,7 +211,8 @@ const struct dtp_runtime dtp_runtime_torch = {
     .fsdp = true,
     .splits = DTP_AXES(TP) | DTP_AXES(CP) | DTP_AXES(PP),
     .schedules = 1u << DTP_SCHEDULE_GPIPE | 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_INTERLEAVED |
-                 1u << DTP_SCHEDULE_ZB_V | 1u << DTP_SCHEDULE_ZB_INTERLEAVED | 1u << DTP_SCHEDULE_DUALPIPEV,
+                 1u << DTP_SCHEDULE_LOOPED_BFS | 1u << DTP_SCHEDULE_ZB_V | 1u << DTP_SCHEDULE_ZB_INTERLEAVED |
+                 1u << DTP_SCHEDULE_DUALPIPEV,
     .equal_rounds = true,
     .holds_passes = true,
     .cp_comms = 1u << DTP_CP_P2P | 1u << DTP_CP_ALL_GATHER,
