@@ -66,7 +66,7 @@ def choices_of(sequence, micro_batch, precision, packed, attention):
     params = "bf16" if precision == "bf16-pure" else "fp32"
     return types.SimpleNamespace(
         compile=False, compile_loss=False, shard_group=1, micro_batch=micro_batch, accumulate=1, accumulate_sync=False,
-        reshard_after_forward=False, keep_root=False, ddp_bucket_mib=25, ddp_bucket_view=False,
+        reshard_after_forward=False, keep_root=False, wrap_ends=False, ddp_bucket_mib=25, ddp_bucket_view=False,
         process_group=False, wrap_layers=1, fused_qkv=packed, fused_gate_up=packed, rope_fp32=False,
         norm_chain=False, expandable_segments=False, launch_blocking=False, prefetch_depth=1, sequence=sequence,
         strategy="ddp", params=params, compute="bf16", reduce=params, checkpointing="none",

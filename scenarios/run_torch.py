@@ -150,8 +150,8 @@ class Choices:
 
     def __init__(self, p):
         for key in "compile compile_loss shard_group micro_batch accumulate accumulate_sync reshard_after_forward " \
-                   "keep_root ddp_bucket_mib ddp_bucket_view process_group wrap_layers fused_qkv fused_gate_up rope_fp32 " \
-                   "norm_chain expandable_segments launch_blocking prefetch_depth".split():
+                   "keep_root wrap_ends ddp_bucket_mib ddp_bucket_view process_group wrap_layers fused_qkv fused_gate_up " \
+                   "rope_fp32 norm_chain expandable_segments launch_blocking prefetch_depth".split():
             setattr(self, key, p.take(key))
         self.sequence = p.take("seq")
         self.strategy = p.take("strategy", "ddp", "zero1", "full_shard", "shard_grad_op", "hybrid_shard", "zero3")
@@ -368,6 +368,9 @@ def fully_sharded(model, choices, device, ranks):
         unit = layers[first:first + size]
         fully_shard(unit if len(unit) > 1 else unit[0], reshard_after_forward=choices.reshard_after_forward, **shared)
         units.append(unit[0])
+    if choices.wrap_ends:
+        fully_shard(model.embedding, reshard_after_forward=choices.reshard_after_forward, **shared)
+        fully_shard([model.norm, model.head], reshard_after_forward=False, **shared)
     fully_shard(model, reshard_after_forward=None if choices.keep_root else choices.reshard_after_forward, **shared)
     ahead = choices.prefetch_depth
     for i, unit in enumerate(units):

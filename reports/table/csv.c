@@ -106,6 +106,7 @@ static void write_peak(FILE *f, const struct dtp_memory *m, enum dtp_owner owner
     K("wrap_layers_count", wrap_layers)                                                                                \
     K("reshard_after_forward", reshard_after_forward)                                                                  \
     K("keep_root", keep_root)                                                                                          \
+    K("wrap_ends", wrap_ends)                                                                                          \
     K("prefetch", prefetch)                                                                                            \
     P("ddp_bucket_bytes", write_whole(f, r->job.plan.ddp_bucket_bytes))                                                \
     K("ddp_bucket_view", ddp_bucket_view)                                                                              \

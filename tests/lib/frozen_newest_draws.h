@@ -318,6 +318,7 @@
     X(loss, ROUNDS, 1, "eager")                                                                                        \
     X(accumulate_sync, ROUNDS, 1, "")                                                                                  \
     X(reshard_after_forward, ROUNDS, 1, "")                                                                            \
+    X(wrap_ends, ROUNDS, 2, "true")                                                                                    \
     X(optimizer, ROUNDS, 1, "adamw-fused")
 
 #endif

@@ -196,6 +196,9 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
         plan->deepspeed.zero_quantized_weights = random_bool(),
         plan->deepspeed.zero_quantized_gradients = random_bool();
     }
+    random_key("wrap_ends");
+    if (dtp_plan_is_fsdp(plan) && !random_frozen)
+        plan->wrap_ends = !plan->fsdp1 && !plan->keep_root && random_below(3) == 0;
     random_key("reduce_engine");
     bool scatters = cluster->gpus > 1 && cluster->nodes == 1 && plan->strategy != DTP_DDP && plan->shard_group != 1;
     if (plan->runtime == &dtp_runtime_dtplan && scatters && random_bool())
@@ -223,7 +226,7 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
 static const char random_named_fields[] =
     " compile compile_loss fast_kernels narrow_logits hold_logits transformers_layers fsdp1 checkpoint_within "
     "limit_all_gathers "
-    "keep_root "
+    "keep_root wrap_ends "
     "ddp_bucket_view comm_hook powersgd_rank projection_rank "
     "overlap_comm "
     "reduce_bucket_size stage3_max_live_parameters stage3_max_reuse_distance "

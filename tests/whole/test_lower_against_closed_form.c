@@ -38,7 +38,7 @@ static void describe(const struct random_job *job)
                 "micro %u "
                 "accumulate %u sync %d seq %llu checkpointing %s offload %s precision %s attention %s loss %s "
                 "optimizer %s wrap %u "
-                "hpz %u qw %d qg %d reshard %d to %u keep %d prefetch %d of %u view %d fused %d %d rope %d\n",
+                "hpz %u qw %d qg %d reshard %d to %u keep %d ends %d prefetch %d of %u view %d fused %d %d rope %d\n",
                 (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
                 (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
                 (unsigned long long)t->vocab, job->cluster.gpus, job->cluster.gpus_per_node,
@@ -48,8 +48,8 @@ static void describe(const struct random_job *job)
                 dtp_precision_name(&p->precision), dtp_attention_text(p->attention), dtp_loss_text(p->loss),
                 dtp_optimizer_text(p->optimizer), p->wrap_layers, p->deepspeed.zero_hpz_partition_size,
                 p->deepspeed.zero_quantized_weights, p->deepspeed.zero_quantized_gradients, p->reshard_after_forward,
-                p->reshard_group, p->keep_root, p->prefetch, p->prefetch_depth, p->ddp_bucket_view, p->fused_qkv,
-                p->fused_gate_up, p->rope_fp32);
+                p->reshard_group, p->keep_root, p->wrap_ends, p->prefetch, p->prefetch_depth, p->ddp_bucket_view,
+                p->fused_qkv, p->fused_gate_up, p->rope_fp32);
 }
 
 #define check_equal(program_value, closed_value, job)                                                                  \

@@ -91,6 +91,23 @@ static void check_context_parallel(struct dtp_resolver *r)
                         p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
 }
 
+/* What has no two ends that could be units (dtp_plan_wraps_ends). */
+static void check_ends(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (!p->wrap_ends)
+        return;
+    if (dtp_plan_adapts(p))
+        dtp_plan_refuse(r, "wrap_ends", "is not modelled with adapters; leave it out");
+    else if (!dtp_plan_wraps_ends(p, r->transformer))
+        dtp_plan_refuse(r, "wrap_ends", "makes units of what %s; leave it out",
+                        p->keep_root                        ? "keep_root leaves to the root"
+                        : !p->wrap_layers                   ? "wrap_layers 0 leaves to the one unit of all"
+                        : r->transformer->tied_head         ? "is one matrix, of a tied head and the embedding"
+                        : r->transformer->embedding_norm    ? "is one end with a norm behind it, which is not modelled"
+                                                            : "the chunked loss has outside of the model");
+}
+
 static void check_held_logits(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -131,6 +148,7 @@ static void check(struct dtp_resolver *r)
 {
     check_bf16_linears(r);
     const struct dtp_plan *p = r->plan;
+    check_ends(r);
     check_held_logits(r);
     check_dtypes(r);
     check_tensor_parallel(r);
