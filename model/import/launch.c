@@ -202,8 +202,9 @@ static bool says_model(const struct dtp_scenario *scenario)
     return false;
 }
 
-/* Flags that have to stand beside the files: of the cluster and of money, of a model that the files do not say, and the
- * length of sequences if they do not. */
+/* Flags that have to stand beside the files: of the cluster and of money, of a model that the files do not say, the
+ * length of sequences if they do not, and how the ends of the model are wrapped, which is a matter of torchtitan's
+ * version. */
 static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_scenario *to, const struct dtp_job *job,
                                  char *typed, size_t bytes, struct dtp_faults *faults)
 {
@@ -217,9 +218,11 @@ static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_sce
         bool seq = strcmp(keys[i].key, "seq") == 0;
         snprintf(sequence, sizeof sequence, "%" PRIu64, job->plan.sequence);
         value = seq ? sequence : value;
+        bool ends = strcmp(keys[i].key, "wrap_ends") == 0 && dtp_scenario_get(to, keys[i].key) && !job->plan.wrap_ends;
+        value = ends ? "false" : value;
         bool nodes = strcmp(keys[i].key, "nodes") == 0 && dtp_scenario_get(to, "gpus");
-        if (!value || dtp_scenario_get(to, keys[i].key) || (strcmp(section, "plan") == 0 && !seq) ||
-            (strcmp(section, "model") == 0 && model) || nodes)
+        bool known = dtp_scenario_get(to, keys[i].key) || (strcmp(section, "plan") == 0 && !seq);
+        if (!value || (known && !ends) || (strcmp(section, "model") == 0 && model) || nodes)
             continue;
         worst = dtp_scenario_set(to, keys[i].key, value, "command line", 0, faults);
         size_t used = strlen(typed);

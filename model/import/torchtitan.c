@@ -25,11 +25,12 @@ static const char *const signs[] = {"parallelism.*",
 /* models/NAME/__init__.py: the models whose shapes are published ones, whatever folder their weights lie in. */
 static const struct flavor {
     const char *name, *flavor, *model;
+    bool tied; /* the head is the embedding's matrix */
 } flavors[] = {
     {"llama3", "8B", "llama-3-8b"},        {"llama3", "70B", "llama-3-70b"},      {"llama3", "405B", "llama-3.1-405b"},
     {"llama2", "7B", "llama-2-7b"},        {"llama2", "13B", "llama-2-13b"},      {"llama2", "70B", "llama-2-70b"},
-    {"llama3", "8B_varlen", "llama-3-8b"}, {"qwen3", "0.6B", "qwen3-0.6b"},       {"qwen3", "1.7B", "qwen3-1.7b"},
-    {"qwen3", "4B", "qwen3-4b"},           {"qwen3", "8B", "qwen3-8b"},           {"qwen3", "14B", "qwen3-14b"},
+    {"llama3", "8B_varlen", "llama-3-8b"}, {"qwen3", "0.6B", "qwen3-0.6b", true},       {"qwen3", "1.7B", "qwen3-1.7b", true},
+    {"qwen3", "4B", "qwen3-4b", true},           {"qwen3", "8B", "qwen3-8b"},           {"qwen3", "14B", "qwen3-14b"},
     {"qwen3", "32B", "qwen3-32b"},         {"qwen3", "30B-A3B", "qwen3-30b-a3b"},
 };
 
@@ -93,7 +94,7 @@ static enum dtp_status read_model(struct dtp_reading *r)
  */
 
 /* A pipeline cuts the local batch into micro-batches (distributed/pipeline_parallel.py, build_pipeline_schedule). */
-static enum dtp_status read_pipeline_batch(struct dtp_reading *r, uint64_t local)
+static enum dtp_status read_pipeline_batch(struct dtp_reading *r, uint64_t local, const char *batch)
 {
     uint64_t size, count;
     enum dtp_status worst = read_count(r, "pipe_batch", 1, &size);
@@ -104,21 +105,22 @@ static enum dtp_status read_pipeline_batch(struct dtp_reading *r, uint64_t local
         return dtp_refuse_fact(r, "pipe_batch", "does not divide the local batch of %" PRIu64, local);
     worst = dtp_worse(worst, make_count(r, "micro_batch", size, "pipe_batch"));
     if (!dtp_is_said(r, "global_batch"))
-        worst = dtp_worse(worst, make_count(r, "accumulate", local / size, "local_batch"));
+        worst = dtp_worse(worst, make_count(r, "accumulate", local / size, batch));
     return worst;
 }
 
 static enum dtp_status read_batch(struct dtp_reading *r)
 {
+    const char *batch = dtp_fact(r, "old_batch") ? "old_batch" : "local_batch";
     uint64_t local, whole, pp;
-    enum dtp_status worst = read_count(r, "local_batch", 8, &local);
+    enum dtp_status worst = read_count(r, batch, 8, &local);
     worst = dtp_worse(worst, read_count(r, "global_batch", 0, &whole));
     worst = dtp_worse(worst, read_count(r, "pp", 1, &pp));
     if (worst == DTP_OK && whole)
         worst = make_count(r, "global_batch", whole, "global_batch");
     if (pp > 1)
-        return dtp_worse(worst, read_pipeline_batch(r, local));
-    worst = dtp_worse(worst, make_count(r, "micro_batch", local, "local_batch"));
+        return dtp_worse(worst, read_pipeline_batch(r, local, batch));
+    worst = dtp_worse(worst, make_count(r, "micro_batch", local, batch));
     if (!dtp_fact(r, "seq")) /* job_config.py */
         worst = dtp_worse(worst, dtp_make_key(r, "seq", "2048", NULL));
     return worst;
@@ -126,6 +128,18 @@ static enum dtp_status read_batch(struct dtp_reading *r)
 
 /* ---- over how many GPUs -------------------------------------------------------------------------------------------
  */
+
+/* apply_fsdp since pull request 1094 of July 2025; with tp, cp or pp it is taken anyway. A file with a spelling of before
+ * June 2025 is of a root that holds both ends. */
+static enum dtp_status read_ends(struct dtp_reading *r)
+{
+    const char *flavor = dtp_fact(r, "flavor"), *name = or_else(dtp_fact(r, "model_name"), "llama3");
+    for (size_t i = 0; flavor && i < sizeof flavors / sizeof *flavors; i++)
+        if (flavors[i].tied && is(name, flavors[i].name) && strcasecmp(flavor, flavors[i].flavor) == 0)
+            return DTP_OK;
+    bool older = dtp_fact(r, "old_batch") || dtp_is_said(r, "keep_root");
+    return older ? DTP_OK : dtp_make_key(r, "wrap_ends", "true", NULL);
+}
 
 /* ParallelDims: FSDP shards over dp_shard and cp together; -1 is what the others leave of the GPUs. */
 static enum dtp_status read_strategy(struct dtp_reading *r)
@@ -159,6 +173,8 @@ static enum dtp_status read_strategy(struct dtp_reading *r)
                                           : kept         ? "shard_grad_op"
                                                          : "full_shard",
                                           ddp || replicas > 1 ? "replicate" : "shard"));
+    if (!ddp && tp == 1 && pp == 1 && cp == 1)
+        worst = dtp_worse(worst, read_ends(r));
     bool accumulates = dtp_is_said(r, "accumulate") || dtp_is_said(r, "global_batch") || dtp_fact(r, "global_batch");
     if (!ddp && pp == 1 && accumulates) /* train.py: FSDP2 reduces in every micro-step */
         worst = dtp_worse(worst, dtp_make_key(r, "accumulate_sync", "true", NULL));
