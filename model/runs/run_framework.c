@@ -56,15 +56,22 @@
     .fp8 = "fp8-delayed", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1",    \
     .reduce = "bf16", .selective = DTP_SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true,                     \
     .fused_matmuls = true
-/* torchtitan reduces in fp32 and in every micro-step; through 2024 its loss was not compiled and PyTorch kept the root
- * unit; "selective" is op-SAC unless the notes say (layer). Stages are those of generate_llm_fqn_per_model_part, two a
- * rank where the schedule has several and the row does not say how many (pipeline_llm). Its own RMSNorm, and torch's
- * that followed in March 2025, is a chain of operators unless compiled. */
-#define TORCHTITAN_RULES                                                                                               \
+/* torchtitan reduces in fp32 and in every micro-step; "selective" is op-SAC unless the notes say (layer). Stages are
+ * those of generate_llm_fqn_per_model_part, two a rank where the schedule has several and the row does not say how many
+ * (pipeline_llm). Its own RMSNorm, and torch's that followed in March 2025, is a chain of operators unless compiled.
+ * What it prints of memory is reserved (components/metrics.py, max_reserved_gib). */
+#define TORCHTITAN                                                                                                     \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                            \
-    .selective = DTP_SELECTIVE_MATMUL, .fsdp_syncs_always = true, .keeps_root = true, .eager_loss = true,              \
-    .counts_ends = true, .sequence_parallel = true
+    .selective = DTP_SELECTIVE_MATMUL, .fsdp_syncs_always = true, .counts_ends = true, .sequence_parallel = true,      \
+    .logs_reserved = true
 #define CHAINED_NORMS .norm_chain = true
+/* Its loss is compiled with the model since pull request 1033 of April 2025 (components/loss.py), the ends of the model
+ * are units since 1094 of July; PyTorch kept the root unit before. The page of async TP names a commit of June 2025
+ * (820504e); torchao's ran 0.0.2 of March on H100, known by the pull request that the notes of these rows name, and
+ * commits of August and later on other GPUs. */
+#define TORCHTITAN_RULES TORCHTITAN, .keeps_root = true, .eager_loss = true
+#define TORCHTITAN_JUNE TORCHTITAN, .keeps_root = true
+#define TORCHTITAN_LATER TORCHTITAN, .wraps_ends = true
 /* docs/performance.md was measured in April 2024, when its train_configs of 8B and 13B had a Triton kernel (norm_type
  * fused_rmsnorm, #181: "+15% eager"), those of 70B its own module. */
 #define TORCHTITAN_FUSED "docs/performance.md"
@@ -141,6 +148,9 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "Composer", COMPOSER_RULES},
     {.word = "torchtitan", .source = TORCHTITAN_FUSED, TORCHTITAN_RULES, HELD_LOGITS},
     {.word = "torchtitan", .source = "PR #165", TORCHTITAN_RULES, CHAINED_NORMS, HELD_LOGITS},
+    {.word = "torchtitan", .source = "llama3_h100_2025-06", TORCHTITAN_JUNE, CHAINED_NORMS},
+    {.word = "torchtitan", .source = "pytorch/ao", .note = "pull request 1802", TORCHTITAN_RULES, CHAINED_NORMS},
+    {.word = "torchtitan", .source = "pytorch/ao", TORCHTITAN_LATER, CHAINED_NORMS},
     {.word = "torchtitan", TORCHTITAN_RULES, CHAINED_NORMS},
     {.word = "fms-fsdp", FMS_RULES},
     {.word = "torchtune", TORCHTUNE_RULES},
@@ -206,7 +216,7 @@ enum dtp_run_memory dtp_run_unstated_memory(const char *framework)
     const struct dtp_run_framework *found = frameworks;
     while (!strcasestr(framework, found->word))
         found++;
-    return found->logs_no_memory ? DTP_RUN_UNLOGGED : DTP_RUN_UNSTATED;
+    return found->logs_no_memory ? DTP_RUN_UNLOGGED : found->logs_reserved ? DTP_RUN_RESERVED : DTP_RUN_UNSTATED;
 }
 
 const struct dtp_run_framework *dtp_run_framework_of(const struct dtp_run *run, struct dtp_faults *faults)

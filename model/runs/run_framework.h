@@ -49,12 +49,14 @@ struct dtp_run_framework {
     bool norm_chain;        /* eager RMSNorm is a chain of operators */
     bool hold_logits;       /* the loop holds logits in fp32 from step to step */
     bool keeps_root;        /* FSDP2's root unit stays gathered from forward to backward */
+    bool wraps_ends;        /* or its two ends are units of their own, of which norm with head does */
     bool counts_ends;       /* of a pipeline's stages embedding and head count as one layer each */
     const char *single;     /* strategy of one GPU under DeepSpeed; NULL = zero1 */
     bool deepspeed_overlap; /* under it overlap_comm, and elements of its buckets; 0 = its default */
     uint64_t reduce_bucket;
     bool narrow_logits;  /* logits stay as the head made them */
     bool gptq_operators; /* int4 is unpacked by operators */
+    bool logs_reserved;  /* a figure without a kind is what the allocator reserved, which the program prints */
     bool logs_no_memory; /* neither the program nor its trainer prints what it holds: a figure without a kind is the
                             driver's */
     bool eager_loss;     /* compile leaves the loss alone */
