@@ -29,8 +29,8 @@ static const struct flavor {
 } flavors[] = {
     {"llama3", "8B", "llama-3-8b"},        {"llama3", "70B", "llama-3-70b"},      {"llama3", "405B", "llama-3.1-405b"},
     {"llama2", "7B", "llama-2-7b"},        {"llama2", "13B", "llama-2-13b"},      {"llama2", "70B", "llama-2-70b"},
-    {"llama3", "8B_varlen", "llama-3-8b"}, {"qwen3", "0.6B", "qwen3-0.6b", true},       {"qwen3", "1.7B", "qwen3-1.7b", true},
-    {"qwen3", "4B", "qwen3-4b", true},           {"qwen3", "8B", "qwen3-8b"},           {"qwen3", "14B", "qwen3-14b"},
+    {"llama3", "8B_varlen", "llama-3-8b"}, {"qwen3", "0.6B", "qwen3-0.6b", true}, {"qwen3", "1.7B", "qwen3-1.7b", true},
+    {"qwen3", "4B", "qwen3-4b", true},     {"qwen3", "8B", "qwen3-8b"},           {"qwen3", "14B", "qwen3-14b"},
     {"qwen3", "32B", "qwen3-32b"},         {"qwen3", "30B-A3B", "qwen3-30b-a3b"},
 };
 
@@ -129,8 +129,8 @@ static enum dtp_status read_batch(struct dtp_reading *r)
 /* ---- over how many GPUs -------------------------------------------------------------------------------------------
  */
 
-/* apply_fsdp since pull request 1094 of July 2025; with tp, cp or pp it is taken anyway. A file with a spelling of before
- * June 2025 is of a root that holds both ends. */
+/* apply_fsdp since pull request 1094 of July 2025; with tp, cp or pp it is taken anyway. A file with a spelling of
+ * before June 2025 is of a root that holds both ends. */
 static enum dtp_status read_ends(struct dtp_reading *r)
 {
     const char *flavor = dtp_fact(r, "flavor"), *name = or_else(dtp_fact(r, "model_name"), "llama3");

@@ -95,17 +95,17 @@ static void check_context_parallel(struct dtp_resolver *r)
 static void check_ends(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
-    if (!p->wrap_ends)
+    if (!p->wrap_ends || !dtp_plan_is_fsdp(p) || p->fsdp1) /* nobody reads it */
         return;
     if (dtp_plan_adapts(p))
-        dtp_plan_refuse(r, "wrap_ends", "is not modelled with adapters; leave it out");
+        dtp_plan_refuse(r, "wrap_ends", "is not modelled with adapters; set it to false");
     else if (!dtp_plan_wraps_ends(p, r->transformer))
-        dtp_plan_refuse(r, "wrap_ends", "makes units of what %s; leave it out",
-                        p->keep_root                        ? "keep_root leaves to the root"
-                        : !p->wrap_layers                   ? "wrap_layers 0 leaves to the one unit of all"
-                        : r->transformer->tied_head         ? "is one matrix, of a tied head and the embedding"
-                        : r->transformer->embedding_norm    ? "is one end with a norm behind it, which is not modelled"
-                                                            : "the chunked loss has outside of the model");
+        dtp_plan_refuse(r, "wrap_ends", "makes units of what %s; set it to false",
+                        p->keep_root                     ? "keep_root leaves to the root"
+                        : !p->wrap_layers                ? "wrap_layers 0 leaves to the one unit of all"
+                        : r->transformer->tied_head      ? "is one matrix, of a tied head and the embedding"
+                        : r->transformer->embedding_norm ? "is one end with a norm behind it, which is not modelled"
+                                                         : "the chunked loss has outside of the model");
 }
 
 static void check_held_logits(struct dtp_resolver *r)
