@@ -41,7 +41,7 @@ static void test_all_are_legal(void **state)
                     struct dtp_transformer t = small_model(ranks * chunks + micro_batches % 2);
                     struct dtp_cluster cluster = test_cluster(test_h200(), 2 * ranks, 2);
                     struct dtp_plan plan = pipeline(ranks, micro_batches, chunks);
-                    if ((kind == DTP_SCHEDULE_INTERLEAVED && chunks == 1) ||
+                    if (!(plan.runtime->schedules & 1u << kind) || (kind == DTP_SCHEDULE_INTERLEAVED && chunks == 1) ||
                         dtp_schedule_resolve(&shape, NULL) != DTP_OK)
                         continue;
                     plan.schedule = (enum dtp_schedule_kind)kind;
@@ -57,7 +57,7 @@ static void test_all_are_legal(void **state)
                     legal[kind]++;
                 }
     for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
-        if (legal[kind] < 4)
+        if (pipeline(2, 1, 1).runtime->schedules & 1u << kind && legal[kind] < 4)
             fail_msg("%s: %u combinations", dtp_schedule_row((enum dtp_schedule_kind)kind)->word, legal[kind]);
 }
 

@@ -242,8 +242,10 @@ static void test_ranks_that_divide_the_model(void **state)
     explain_ranks("nanotron", DTP_ZERO1, 2, 1, 2, DTP_SCHEDULE_1F1B);
     explain_ranks("torch", DTP_FULL_SHARD, 1, 1, 4, DTP_SCHEDULE_1F1B);
     explain_ranks("megatron", DTP_ZERO1, 1, 2, 2, DTP_SCHEDULE_1F1B); /* rings send as stages do, and are none */
+    explain_ranks("torch", DTP_FULL_SHARD, 1, 1, 4, DTP_SCHEDULE_LOOPED_BFS);
     for (int schedule = 0; schedule < DTP_SCHEDULE_COUNT; schedule++)
-        explain_ranks("megatron", DTP_ZERO1, 1, 1, 4, (enum dtp_schedule_kind)schedule);
+        if (dtp_runtime_find("megatron")->schedules & 1u << schedule)
+            explain_ranks("megatron", DTP_ZERO1, 1, 1, 4, (enum dtp_schedule_kind)schedule);
 }
 
 /* LLaMA-7B, tp 2, pp 4, a sequence of 2048 in bf16: the first rank has 8 layers of half the width and half the

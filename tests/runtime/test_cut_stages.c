@@ -74,6 +74,8 @@ static void test_layouts_are_found(void **state)
     (void)state;
     for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++) {
         struct dtp_plan plan = cut_as((enum dtp_schedule_kind)kind, 4, 1, "step");
+        if (!(plan.runtime->schedules & 1u << kind))
+            continue;
         if (resolve(&plan) != DTP_OK)
             fail_msg("%s", faults.text[0]);
         assert_int_equal(plan.stages.cut, DTP_STAGE_CUT_LAYOUT);

@@ -11,6 +11,7 @@
 #include "lib/run_fixture.h"
 #include "lower/lower_set.h"
 #include "runtime/dtplan/lower_executor.h"
+#include "runtime/runtimes.h"
 #include "schedule/schedule.h"
 
 #include <math.h>
@@ -127,7 +128,7 @@ static void test_stages_are_proved(void **state)
                     checked[kind]++;
                 }
     for (int kind = 0; kind < DTP_SCHEDULE_COUNT; kind++)
-        if (checked[kind] < 4)
+        if (dtp_runtime_find("dtplan")->schedules & 1u << kind && checked[kind] < 4)
             fail_msg("%s was tried %u times", dtp_schedule_row((enum dtp_schedule_kind)kind)->word, checked[kind]);
 }
 
@@ -179,6 +180,8 @@ static void test_weights_wait_for_what_is_sent(void **state)
                  "layers=8 hidden=16 heads=2 ffn=24 vocab=40 seq=8 micro_batch=1 gpus=2 pp=2 accumulate=4 schedule=%s "
                  "delay_wgrad=1%s",
                  row->word, row->chunks ? "" : " virtual_stages=2");
+        if (!(dtp_runtime_find("dtplan")->schedules & 1u << kind))
+            continue;
         assert_int_equal(resolve(words, &job), row->backward != DTP_BACKWARD_SPLIT);
         if (row->backward == DTP_BACKWARD_SPLIT)
             assert_non_null(strstr(faults.text[0], "the schedule splits backward itself; leave it out"));
