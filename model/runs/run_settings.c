@@ -223,12 +223,10 @@ static void write_batch(struct writer *w)
 /* What sources call schedules: Megatron's zero-bubble fork, torch.distributed.pipelining, and plainly. */
 static const char *schedule_word(const char *text)
 {
-    static const char *const others[][2] = {{"interleaved_1f1b", "interleaved"},
-                                            {"Interleaved1F1B", "interleaved"},
-                                            {"LoopedBFS", "looped-bfs"},
-                                            {"zbv", "zb-v"},
-                                            {"ZBVZeroBubble", "zb-v"},
-                                            {"InterleavedZeroBubble", "zb-interleaved"}};
+    static const char *const others[][2] = {
+        {"interleaved_1f1b", "interleaved"}, {"Interleaved1F1B", "interleaved"},
+        {"LoopedBFS", "looped-bfs"},         {"zbv", "zb-v"},
+        {"ZBVZeroBubble", "zb-v"},           {"InterleavedZeroBubble", "zb-interleaved"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcasecmp(text, others[i][0]) == 0)
             return others[i][1];
