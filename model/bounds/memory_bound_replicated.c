@@ -32,7 +32,9 @@ static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r,
     }
     if (dtp_plan_has_ddp_buckets(plan, b->cluster)) { /* buckets hold all; beside them what is no view of them */
         uint64_t left = done < total ? (plan->accumulate > 2 ? total : total - done) : 0;
-        return g * (total + (!plan->ddp_bucket_view ? (several ? total : done) : gathered ? left : 0));
+        uint64_t all = dtp_plan_adapts(plan) ? dtp_plan_gradients_bytes(b->transformer, plan, total) : g * total;
+        uint64_t apart = !plan->ddp_bucket_view ? (several ? total : done) : gathered ? left : 0;
+        return all + (apart == total ? all : g * apart);
     }
     if (!dtp_plan_shards_grads(plan))
         return r->carried + g * (several || done == total ? total + r->others : done);

@@ -94,8 +94,9 @@ static void list_layer(struct gradients *list, uint64_t rank, const struct dtp_l
     list_gradient(list, rank, dtp_layer_vector_elements(kind), 0);
 }
 
-/* Those of adapters, in the order of readiness: projections from the last, each one's matrices from the first. */
-static void fill_with_adapters(const struct dtp_traffic *job, struct buckets *buckets)
+/* Those of adapters, in the order of readiness: projections from the last, each one's matrices from the first.
+ * Embedding and head may have buckets of another dtype. */
+static void fill_with_adapters(const struct dtp_traffic *job, struct buckets *buckets, struct buckets *of_ends)
 {
     const struct dtp_plan *plan = job->plan;
     const struct dtp_units *u = &job->units;
@@ -106,14 +107,14 @@ static void fill_with_adapters(const struct dtp_traffic *job, struct buckets *bu
     dtp_plan_adapt_kind(plan, &kind);
     int operators = dtp_layer_operators(&kind, op);
     bool ends = plan->adapters.train_ends;
-    add_gradient(buckets, ends ? u->head : 0, 0);
+    add_gradient(of_ends, ends ? u->head : 0, 0);
     for (uint64_t layer = 0; layer < job->transformer->layers; layer++)
         for (int i = operators - 1; i >= 0; i--)
             for (int m = 0; m < kind.matrices; m++)
                 if (op[i].kind == DTP_LAYER_OP_PROJECTION && op[i].makes & UINT64_C(1) << kind.matrix[m].result)
                     add_gradient(buckets, dtp_adapter_elements(&kind.matrix[m]), 0);
-    add_gradient(buckets, ends ? u->position : 0, 0);
-    add_gradient(buckets, ends ? u->embedding : 0, 0);
+    add_gradient(of_ends, ends ? u->position : 0, 0);
+    add_gradient(of_ends, ends ? u->embedding : 0, 0);
 }
 
 struct dtp_factored dtp_traffic_factored(const struct dtp_traffic *traffic)
@@ -151,9 +152,13 @@ struct dtp_ddp_bucket_count dtp_traffic_ddp_buckets(const struct dtp_traffic *jo
     if (job->plan->comm_hook == DTP_COMM_HOOK_POWERSGD)
         buckets.rank = job->plan->powersgd_rank;
     if (dtp_plan_adapts(job->plan)) {
-        fill_with_adapters(job, &buckets);
+        struct dtp_ddp_bucket_count unused = {0};
+        struct buckets ends = {
+            .cap = buckets.cap, .element_bytes = dtp_plan_ends_gradient_bytes(job->plan), .out = &unused};
+        bool mixed = dtp_plan_mixes_ends(job->plan);
+        fill_with_adapters(job, &buckets, mixed ? &ends : &buckets);
         close_bucket(&buckets);
-        out.count = buckets.count;
+        out.count = buckets.count + ends.count;
         return out;
     }
     for (int mlp = 0; mlp < DTP_LAYER_MLPS; mlp++) {

@@ -106,11 +106,12 @@ static void check_formats(struct dtp_resolver *r)
     const struct dtp_adapter_choice *a = &p->adapters;
     if (p->precision.compute == DTP_FP8)
         dtp_plan_refuse(r, "precision", "fp8 matmuls with adapters (lora) are not modelled; use bf16");
-    bool whole = p->strategy == DTP_DDP, alone = whole && r->cluster->gpus == 1;
-    if (dtp_plan_mixes_ends(p) && !alone)
+    bool whole = p->strategy == DTP_DDP;
+    if (dtp_plan_mixes_ends(p) && !whole)
         dtp_plan_refuse(r, "train_ends",
-                        "with adapters of another dtype than the base is modelled on one GPU only, for buckets and "
-                        "shards of two dtypes are not; leave lora_dtype out");
+                        "in shards is not modelled beside adapters of another dtype than the base (those of peft are "
+                        "fp32 where nothing is said); use strategy ddp, or lora_dtype %s",
+                        dtp_dtype_text(p->precision.params));
     if (dtp_plan_mixes_ends(p) && p->precision.params == DTP_FP16)
         dtp_plan_refuse(r, "train_ends",
                         "of a 16-bit base in fp16 has gradients that GradScaler does not unscale; use bf16");

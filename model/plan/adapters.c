@@ -212,6 +212,13 @@ uint64_t dtp_plan_trained_ends(const struct dtp_transformer *transformer, const 
     return plan->adapters.train_ends ? ends_of(transformer) : 0;
 }
 
+uint64_t dtp_plan_gradients_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                  uint64_t trained)
+{
+    uint64_t ends = dtp_plan_trained_ends(transformer, plan), each = dtp_dtype_bytes(plan->adapters.dtype);
+    return each * (trained - ends) + dtp_plan_ends_gradient_bytes(plan) * ends;
+}
+
 void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                       struct dtp_trained_count *out)
 {

@@ -132,6 +132,10 @@ struct dtp_unpacking dtp_base_unpacking(const struct dtp_plan *plan, uint64_t ro
 
 /* Elements of embedding and head, where they are trained beside adapters; 0: they are not. */
 uint64_t dtp_plan_trained_ends(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+/* Bytes of gradients of so many trained elements of a model that is whole: adapters, embedding and head in its dtype.
+ */
+uint64_t dtp_plan_gradients_bytes(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                  uint64_t trained);
 /* Parameters of the whole model: adapters and what else is trained; frozen ones, and the bytes that all ranks together
  * would store of these once. */
 struct dtp_trained_count {

@@ -284,6 +284,15 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
         out->master = out->grads, out->optimizer = out->moments + out->master;
 }
 
+uint64_t dtp_plan_ends_gradient_bytes(const struct dtp_plan *plan)
+{
+    struct dtp_plan ends;
+    struct dtp_element_bytes bytes;
+    dtp_plan_of_ends(plan, &ends);
+    dtp_element_bytes_count(&ends, &bytes);
+    return bytes.grads;
+}
+
 uint64_t dtp_plan_shard_ranks(const struct dtp_cluster *cluster, const struct dtp_plan *plan)
 {
     if (plan->strategy == DTP_DDP)

@@ -71,6 +71,8 @@ bool dtp_plan_keeps_remainders(const struct dtp_plan *plan);
  * plan whose adapters had that. */
 bool dtp_plan_mixes_ends(const struct dtp_plan *plan);
 void dtp_plan_of_ends(const struct dtp_plan *plan, struct dtp_plan *out);
+/* Of an element of their gradient. */
+uint64_t dtp_plan_ends_gradient_bytes(const struct dtp_plan *plan);
 /* Of the optimizer's state of so many elements: `optimizer` for each, and scales. */
 uint64_t dtp_optimizer_bytes(const struct dtp_element_bytes *bytes, uint64_t elements);
 /* True where torch.amp.GradScaler scales the loss, so that gradients in fp16 do not vanish: fp32 parameters, fp16

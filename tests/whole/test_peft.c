@@ -103,26 +103,6 @@ static void test_norm_chain(void **state)
     assert_false(dtp_plan_chains_norms(&t, &plan));
 }
 
-/* Modules of modules_to_save are copies in the base's dtype beside the frozen ones, with gradients and moments of that;
- * adapters in fp32. All weights 2 x 6,738,415,616; embedding and head again, 2 x 262,144,000; adapters of rank 16 on q,
- * k, v and o are 32 x 4 x 16 x 8192 = 16,777,216. */
-static void test_trained_ends(void **state)
-{
-    (void)state;
-    const uint64_t all = 6738415616, ends = 262144000, adapters = 16777216;
-    struct dtp_plan plan = trainer(16);
-    dtp_precision_recipe("bf16-mixed", &plan.precision);
-    plan.adapters.train_ends = true;
-    struct dtp_memory memory = predict(&plan, &one_gpu);
-    assert_int_equal(memory.params_bytes, 2 * all + 2 * ends + 4 * adapters);
-    assert_int_equal(memory.grads_bytes, 2 * ends + 4 * adapters);
-    assert_int_equal(memory.optimizer_bytes, 4 * ends + 8 * adapters);
-    plan.runtime = &dtp_runtime_torch,
-    plan.checkpointing = DTP_CHECKPOINT_NONE; /* which trains the modules themselves */
-    memory = predict(&plan, &one_gpu);
-    assert_int_equal(memory.params_bytes, 2 * all + 4 * adapters);
-}
-
 /* Of a GPU that computes in every format. */
 static enum dtp_status resolved(const struct dtp_transformer *t, struct dtp_plan *plan, struct dtp_cluster *cluster,
                                 struct dtp_faults *faults)
@@ -543,7 +523,6 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss),
                                        cmocka_unit_test(test_layer),
                                        cmocka_unit_test(test_norm_chain),
-                                       cmocka_unit_test(test_trained_ends),
                                        cmocka_unit_test(test_narrow_logits),
                                        cmocka_unit_test(test_deepspeed),
                                        cmocka_unit_test(test_deepspeed_shards),

@@ -82,8 +82,8 @@ static enum dtp_status make(struct dtp_lowering *l)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
     s->held = DTP_NO_BUFFER;
     s->ddp = dtp_nanotron_wraps_ddp(l->plan, l->data_ranks);
-    enum dtp_status status =
-        dtp_ddp_buckets_lay_out(l, l->bytes.params, s->ddp ? l->plan->ddp_bucket_bytes : UINT64_MAX, &s->laid);
+    enum dtp_status status = dtp_ddp_buckets_lay_out(l, l->bytes.params, l->bytes.params,
+                                                     s->ddp ? l->plan->ddp_bucket_bytes : UINT64_MAX, &s->laid);
     if (status != DTP_OK)
         return status;
     s->sum = calloc(s->laid.count + 1, sizeof *s->sum);

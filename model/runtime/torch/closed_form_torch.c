@@ -18,7 +18,9 @@ static uint64_t rebuilt_buckets(const struct dtp_beside *b, struct dtp_memory_li
 {
     if (!dtp_plan_has_ddp_buckets(b->plan, b->cluster))
         return 0;
-    return dtp_memory_part(list, DTP_TERM_REBUILT_BUCKETS, 1, b->units.trained, b->bytes.grads);
+    uint64_t ends = dtp_plan_mixes_ends(b->plan) ? dtp_plan_trained_ends(b->transformer, b->plan) : 0;
+    return dtp_memory_part(list, DTP_TERM_REBUILT_BUCKETS, 1, b->units.trained - ends, b->bytes.grads) +
+           (ends ? dtp_memory_part(list, DTP_TERM_REBUILT_BUCKETS, 1, ends, dtp_plan_ends_gradient_bytes(b->plan)) : 0);
 }
 
 /* The root's reduce-scatter input [r R] is one block, needed at the very end of backward. Where nothing freed before it

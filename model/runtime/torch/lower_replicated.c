@@ -17,7 +17,7 @@
 struct dtp_lower_buckets {
     struct dtp_ddp_buckets laid;
     struct dtp_hooked_bucket *hooked; /* of each bucket; NULL without a hook */
-    uint32_t group;
+    uint32_t group, next;             /* the first bucket that has not been reduced in this backward */
 };
 
 /* NULL on one GPU. */
@@ -108,7 +108,8 @@ static enum dtp_status make(struct dtp_lowering *l)
     struct dtp_lower_buckets *made = l->own = calloc(1, sizeof *made);
     if (!made)
         return dtp_fault(l->faults, DTP_ENVIRONMENT, NULL, 0, "no memory to lower the step");
-    enum dtp_status status = dtp_ddp_buckets_lay_out(l, l->bytes.grads, l->plan->ddp_bucket_bytes, &made->laid);
+    enum dtp_status status =
+        dtp_ddp_buckets_lay_out(l, l->bytes.grads, l->ends_bytes.grads, l->plan->ddp_bucket_bytes, &made->laid);
     for (uint32_t i = 0; i < made->laid.count; i++)
         made->laid.bucket[i].buffer =
             dtp_lower_buffer(l, "bucket", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE, made->laid.bucket[i].bytes, true);
@@ -145,6 +146,24 @@ static void all_reduce(struct dtp_lowering *l, struct dtp_ddp_bucket *bucket)
     dtp_draft_end(l, &draft);
 }
 
+/* Full ones, each behind those before it (mark_bucket_ready): where dtypes have buckets of their own, one may be full
+ * before. */
+static void reduce_full(struct dtp_lowering *l)
+{
+    struct dtp_lower_buckets *own = buckets_of(l);
+    for (; own->next < own->laid.count; own->next++) {
+        struct dtp_ddp_bucket *bucket = &own->laid.bucket[own->next];
+        if (bucket->ready < bucket->parts)
+            return;
+        bucket->ready = 0;
+        if (own->hooked)
+            dtp_hooked_reduce(l, bucket, &own->hooked[own->next], own->group);
+        else
+            all_reduce(l, bucket);
+    }
+    own->next = 0;
+}
+
 /* The gradient, or the .grad it was added to, into its place; with views the bucket is .grad from then on. */
 static void into_bucket(struct dtp_lowering *l, int part)
 {
@@ -160,17 +179,11 @@ static void into_bucket(struct dtp_lowering *l, int part)
     dtp_draft_use(&draft, *source, view ? DTP_READ | DTP_FREE : DTP_READ);
     if (view)
         *source = DTP_NO_BUFFER;
-    dtp_draft_memory(l, &draft, (double)((adds ? 3 : 2) * l->bytes.grads * module->elements[part]), 1);
+    dtp_draft_memory(l, &draft, (double)((adds ? 3 : 2) * dtp_lower_bytes(l)->grads * module->elements[part]), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
     dtp_draft_end(l, &draft);
-    if (++bucket->ready < bucket->parts)
-        return;
-    bucket->ready = 0;
-    struct dtp_lower_buckets *own = buckets_of(l);
-    if (own->hooked)
-        dtp_hooked_reduce(l, bucket, &own->hooked[bucket - own->laid.bucket], own->group);
-    else
-        all_reduce(l, bucket);
+    bucket->ready++;
+    reduce_full(l);
 }
 
 static dtp_buffer_id bucket_of(const struct dtp_lowering *l, uint64_t module, int part)
@@ -202,7 +215,7 @@ static void end_backward(struct dtp_lowering *l)
             dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, module->gradient_name[part]);
             dtp_draft_use(&draft, buckets_of(l)->laid.bucket[l->state[i].bucket[part]].buffer, DTP_READ);
             dtp_draft_use(&draft, l->state[i].kept[part], DTP_WRITE);
-            dtp_draft_memory(l, &draft, (double)(2 * l->bytes.grads * module->elements[part]), 1);
+            dtp_draft_memory(l, &draft, (double)(2 * dtp_lower_bytes(l)->grads * module->elements[part]), 1);
             draft.op.demand.memory_kernel = DTP_KERNEL_FUSED;
             dtp_draft_end(l, &draft);
         }

@@ -26,8 +26,10 @@ static void replicated(struct dtp_traffic *job)
                         job->reductions * 2 * count, gpus, 1);
         return;
     }
-    dtp_traffic_add(job, DTP_ALL_REDUCE, job->reductions * 2 * dtp_traffic_ring(elements * job->bytes.reduce, gpus),
-                    job->reductions * count, gpus, 1);
+    uint64_t bytes = dtp_plan_adapts(job->plan) ? dtp_plan_gradients_bytes(job->transformer, job->plan, elements)
+                                                : elements * job->bytes.reduce;
+    dtp_traffic_add(job, DTP_ALL_REDUCE, job->reductions * 2 * dtp_traffic_ring(bytes, gpus), job->reductions * count,
+                    gpus, 1);
     if (job->plan->strategy == DTP_ZERO1)
         dtp_traffic_add(job, DTP_ALL_GATHER, dtp_traffic_ring(u->trained * params, gpus), u->trained_tensors, gpus, 1);
 }
