@@ -120,6 +120,8 @@ static struct dtp_moved sinks_moved(const struct dtp_counted *c, bool fused)
     double result = c->w * (double)c->block->d_core, heads = (double)c->block->heads;
     if (!c->block->sinks || c->block->sinks_inside)
         return (struct dtp_moved){0, 0};
+    if (c->block->joins_sinks)
+        return (struct dtp_moved){4 * result + (4 + 36 * c->w) * heads, 6 * result + (4 + 23 * c->w) * heads};
     return (struct dtp_moved){2 * result + (fused ? 4 : 20 + c->w) * heads, (fused ? 3 : 6) * result};
 }
 
@@ -322,7 +324,7 @@ static struct dtp_moved fused_moved(const struct dtp_counted *c, const struct dt
 static void count_bytes(const struct dtp_counted *c, struct dtp_block_work *work)
 {
     double rows = (double)c->block->experts_per_token * c->h;
-    if (dtp_layer_orders_rows(c->block)) {
+    if (dtp_layer_orders_rows(c->block) && !c->block->sorts_rows) {
         work->indexed_bytes = 2 * c->w * rows * (1 + (c->block->exchanged ? dtp_received_rows(c) : 0));
         work->outer_bytes = c->block->stacks_rows ? 0 : 4 * dtp_outer_rows((double)c->block->experts_per_token) * c->h;
     }
@@ -380,6 +382,8 @@ static void count_launches(const struct dtp_counted *c, bool biased, struct dtp_
         work->backward_kernels += 4 + (c->plan->compile ? 4 : 8) + 10 + 6 + 2;
         work->forward_kernels += c->block->exchanged ? 24 : 0; /* splits, order of ranks and of experts, all-to-alls */
         work->backward_kernels += c->block->exchanged ? 13 : 0;
+        if (c->block->sorts_rows) /* one matmul and sum fewer; rows weighed and summed, gradients of these */
+            work->forward_kernels -= 2, work->backward_kernels += 14 - 6 - 2;
         work->forward_kernels += c->block->stacks_rows ? 2 : 0; /* zeros; products */
         work->backward_kernels += c->block->stacks_rows ? 1 : 0;
     }
@@ -517,6 +521,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     block.weighs_rows = plan->runtime->weighs_rows;
     dtp_plan_call_experts(plan, &block);
     block.sinks_inside = plan->runtime->sinks_in_kernel;
+    block.joins_sinks = block.sinks && dtp_plan_layers(plan)->joins_sinks;
     block.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
     block.own_values = block.pads_values || plan->runtime->copies_values;
     block.dropout = plan->dropout > 0;

@@ -70,6 +70,15 @@ static struct dtp_moved slotted_moved(const struct dtp_counted *c, enum dtp_laye
                               (b->exchanged ? 3 : 1) * w * r * kh + (5 * w + 16) * kh + (w + 12) * h};
 }
 
+/* What lower_sorted_experts.c derives; of the rest what lower_experts.c does. */
+static struct dtp_moved sorted_moved(const struct dtp_counted *c, double gradients)
+{
+    const struct dtp_layer_kind *b = c->block;
+    double k = (double)b->experts_per_token, row = c->w * c->h;
+    double shared = (b->shared_ffn ? 3 : 0) + (b->shared_gate ? 2 : 0);
+    return (struct dtp_moved){(5 * k + 1 + shared) * row, (11 * k + 1) * row + 128 * k + gradients};
+}
+
 /* What lower_experts.c derives: router, rows to experts and back, their weighed sum. They are eager, but the router's
  * softmax where a compiler has it. */
 struct dtp_moved dtp_expert_moved(const struct dtp_counted *c, const struct dtp_layer_operator *op, bool compiled)
@@ -93,11 +102,13 @@ struct dtp_moved dtp_expert_moved(const struct dtp_counted *c, const struct dtp_
     case DTP_LAYER_OP_PERMUTE: /* gradients of gate's and up's input are added up; of rows received: by experts */
         return (struct dtp_moved){2 * c->w * kh + came * ((b->stacks_rows ? 4 : 2) * c->w * kh + 64 * k),
                                   3 * c->w * kh + c->w * c->h + 128 * k + came * (4 * c->w * kh + 128 * k) +
-                                      (b->gated ? (b->exchanged ? came : 1) * 3 * c->w * kh : 0)};
+                                      (b->gated && !b->sorts_rows ? (b->exchanged ? came : 1) * 3 * c->w * kh : 0)};
     default: break;
     }
     double shared = b->shared_ffn ? 3 * c->w * c->h : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;
     double gradients = (b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0) + (b->shared_gate ? 4 * c->w * c->h + sum : 0);
+    if (b->sorts_rows)
+        return sorted_moved(c, gradients);
     if (b->stacks_rows) /* products in fp32 are tensors; zeros of what returns, forward and of its slice */
         return (struct dtp_moved){(4 * c->w + 16 + came * 3 * c->w) * kh + (8 + c->w) * c->h + shared + weighed,
                                   (20 + 3 * c->w + came * 5 * c->w) * kh + (c->w + 12) * c->h + gradients};

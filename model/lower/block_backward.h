@@ -67,6 +67,7 @@ dtp_buffer_id dtp_backward_widen_input(const struct dtp_block_backward *b, int m
 void dtp_backward_widen_heads(struct dtp_block_backward *b);
 /* lower_called_experts.c */
 void dtp_backward_called_unpermute(struct dtp_block_backward *b);
+void dtp_backward_sorted_unpermute(struct dtp_block_backward *b);
 void dtp_backward_called_permute(struct dtp_block_backward *b);
 void dtp_backward_slotted_unpermute(struct dtp_block_backward *b);
 void dtp_backward_slotted_permute(struct dtp_block_backward *b);

@@ -124,6 +124,7 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
 void dtp_forward_called_router(const struct pass *pass);
 void dtp_forward_called_permute(const struct pass *pass, const struct dtp_layer_operator *op);
 void dtp_forward_called_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
+void dtp_forward_sorted_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
 void dtp_forward_slotted_router(const struct pass *pass);
 void dtp_forward_slotted_permute(const struct pass *pass, const struct dtp_layer_operator *op);
 void dtp_forward_slotted_unpermute(const struct pass *pass);

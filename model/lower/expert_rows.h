@@ -69,6 +69,12 @@ static inline bool stacks(const struct dtp_lowering *l)
     return l->tensors.kind.stacks_rows;
 }
 
+/* Transformers 5's grouped matmuls. */
+static inline bool sorts(const struct dtp_lowering *l)
+{
+    return l->tensors.kind.sorts_rows;
+}
+
 /* A kernel, or several, that moves so many bytes of each token. */
 static inline void draft_eager(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes_per_token,
                                uint32_t kernels)

@@ -257,8 +257,8 @@ static void gated_eager(struct dtp_block_backward *b, const struct dtp_layer_act
     if (!apart)
         dtp_draft_use(&draft, up_gradient, DTP_READ | DTP_FREE);
     double passes = l->tensors.kind.clamps ? 34 : apart ? 3 : 7;
-    if (l->tensors.kind.clamps)
-        dtp_backward_workspace(l, &draft, "gradients of halves", 4 * f, DTP_UPDATE | DTP_FREE);
+    if (l->tensors.kind.clamps) /* one buffer's is the second that stands */
+        dtp_backward_workspace(l, &draft, "gradients of halves", (apart ? 4 : 3) * f, DTP_UPDATE | DTP_FREE);
     double row = (double)gradient_bytes(l, at);
     dtp_draft_pass(l, &draft, passes * row, apart ? 0 : 2 * row / (double)l->compute,
                    l->tensors.kind.clamps ? 13

@@ -291,6 +291,10 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
         dtp_forward_called_unpermute(pass, op);
         return;
     }
+    if (sorts(l)) {
+        dtp_forward_sorted_unpermute(pass, op);
+        return;
+    }
     if (!wanted(pass, DTP_TENSOR_DOWN) && !wanted(pass, DTP_TENSOR_WIDE_RESULTS))
         return;
     if (l->tensors.kind.exchanged)
@@ -451,6 +455,10 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
     }
     if (calls(b->l)) {
         dtp_backward_called_unpermute(b);
+        return;
+    }
+    if (sorts(b->l)) {
+        dtp_backward_sorted_unpermute(b);
         return;
     }
     struct rows r = rows_of(b->l);

@@ -82,9 +82,11 @@ struct dtp_layer_kind {
     uint64_t own_experts; /* of these, those that the rank has: all, or a part of them that ranks divide */
     bool exchanged;       /* a part of them: rows of tokens go to the ranks that have their experts, and back */
     bool sinks_inside;    /* of the runtime: its attention kernel has them */
+    bool joins_sinks;     /* of the runtime: they are joined with the kernel's log-sum-exp (lower_sinks.c) */
     bool weighs_rows;     /* of the runtime: what they return is weighed before it is put back by tokens */
     bool calls_experts;   /* of the runtime: experts are called one after the other, each with its tokens' rows */
     bool stacks_rows;     /* of the runtime: AutoEP's (lower_experts.c) */
+    bool sorts_rows;      /* of the plan: Transformers' grouped matmuls (lower_sorted_experts.c) */
     bool slots_rows;      /* of the runtime: called experts have as many rows each, slots (lower_slotted_experts.c) */
     uint64_t mlp_width;   /* of one MLP: the model's, or an expert's */
     uint64_t shared_ffn;
@@ -128,7 +130,7 @@ static inline bool dtp_layer_orders_rows(const struct dtp_layer_kind *kind)
 static inline uint64_t dtp_layer_wide_results(const struct dtp_layer_kind *kind)
 {
     const uint64_t all = kind->experts_per_token * kind->hidden;
-    return dtp_layer_orders_rows(kind) ? all / (kind->narrows_sums ? 2 : 1) : 0;
+    return dtp_layer_orders_rows(kind) && !kind->sorts_rows ? all / (kind->narrows_sums ? 2 : 1) : 0;
 }
 /* Numbers in fp32 that norms of queries and keys keep of a token, the heads among them where they are widened. */
 static inline uint64_t dtp_layer_qk_norm_kept(const struct dtp_layer_kind *kind)

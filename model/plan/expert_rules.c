@@ -34,6 +34,9 @@ static void check_runtime(struct dtp_resolver *r)
                         "with experts under autocast is not modelled under runtime %s, where each of them casts the "
                         "rows of its tokens for itself; use bf16-pure, or full_shard",
                         p->runtime->name);
+    if (p->grouped_experts && dtp_plan_autocast(p))
+        dtp_plan_refuse(r, "grouped_experts",
+                        "under autocast of fp32 weights is not modelled; use precision bf16 or bf16-pure");
     if (calls && r->transformer->experts_packed)
         dtp_plan_refuse(r, "experts_packed", "is not how Transformers' experts that are called one by one are kept");
     if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
@@ -190,6 +193,8 @@ void dtp_plan_check_experts(struct dtp_resolver *r)
     check_expert_parallel(r);
     if (t->experts)
         check_runtime(r);
+    else if (r->plan->grouped_experts)
+        dtp_plan_refuse(r, "grouped_experts", "is of experts, of which this model has none; leave it out");
     else if (r->plan->megatron.etp > 1)
         dtp_plan_refuse(r, "etp", "above 1 divides experts, of which this model has none; use 1");
     if (t->kv_latent)

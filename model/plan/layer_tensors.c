@@ -216,6 +216,15 @@ static void count_slots(struct dtp_layer_tensors *out)
     out->bytes[DTP_TENSOR_PERMUTED] *= dtp_layer_slot_copies(kind);
 }
 
+/* Of each of a token's experts Transformers' grouped matmuls save four whole numbers of 8 bytes (its index; of a row
+ * its place among all, its token, where its result lies), its weight as it was normalised and as it multiplies the row;
+ * of a token the sum of weights. */
+static void count_sorted(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
+{
+    uint64_t k = out->kind.experts_per_token;
+    out->bytes[DTP_TENSOR_ROUTES] = (4 * 8 + 4 + dtp_plan_compute_bytes(plan)) * k + 4;
+}
+
 static void arriving_bytes(struct dtp_layer_tensors *out, enum dtp_layer_tensor tensor)
 {
     out->bytes[tensor] = (uint64_t)ceil((double)out->bytes[tensor] * out->arriving);
@@ -261,10 +270,14 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
             out->bytes[dtp_layer_first(left)] = dtp_divide_up(out->bytes[dtp_layer_first(left)], plan->sequence_shards);
     if (out->kind.slots_rows && made & BIT(ROUTES))
         count_slots(out);
+    if (out->kind.sorts_rows && made & BIT(ROUTES))
+        count_sorted(out, plan);
     if (out->gathered_ranks)
         out->bytes[DTP_TENSOR_KV_ALL] = dtp_bytes_product(out->gathered_ranks, 2 * out->kind.d_kv * compute);
     if (plan->attention == DTP_ATTENTION_MATH)
         out->bytes[DTP_TENSOR_CORE_STATE] = math_state_bytes(&out->kind, plan);
+    if (out->kind.joins_sinks) /* beside the kernel's what was joined, its log-sum-exp, the factor of the result */
+        out->bytes[DTP_TENSOR_CORE_STATE] += (2 + 1 + 1) * compute * out->kind.heads;
 }
 
 /* What a chain of operators saves of the norm's rows, as one tensor. */
@@ -324,10 +337,9 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
     if (out->kind.experts && out->kind.slots_rows) { /* copies of the router's input and of rows by tokens */
         habits.saved |= BIT(ROUTER_INPUT) | BIT(UNPERMUTED);
         habits.dropped |= BIT(NORM2);
-    } else if (out->kind.experts &&
-               out->kind.calls_experts) /* what a weight multiplies is read for the weight's gradient */
-        habits.saved |= BIT(EXPERT_DOWN);
-    if (out->kind.shared_gate) /* a product of both */
+    } else if (out->kind.experts && (out->kind.calls_experts || out->kind.sorts_rows))
+        habits.saved |= BIT(EXPERT_DOWN); /* what a weight multiplies is read for the weight's gradient */
+    if (out->kind.shared_gate)            /* a product of both */
         habits.saved |= BIT(SHARED_DOWN) | BIT(SHARED_WEIGHT);
     if (out->added_again)
         habits.saved |= BIT(MIDDLE);
@@ -525,6 +537,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->kind.weighs_rows = plan->runtime->weighs_rows;
     dtp_plan_call_experts(plan, &out->kind);
     out->kind.sinks_inside = plan->runtime->sinks_in_kernel;
+    out->kind.joins_sinks = out->kind.sinks && dtp_plan_layers(plan)->joins_sinks;
     out->sent = out->kind.experts ? dtp_plan_padded_rows(plan) : 1;
     out->crossed = out->kind.exchanged ? dtp_plan_crossed_rows(plan) : 1;
     out->arriving = out->kind.exchanged ? dtp_plan_expert_arriving_part(plan, out->kind.experts_per_token) : 1;

@@ -67,6 +67,7 @@
     X(SEGMENTS, !p->runtime->arena, "PyTorch's allocator, which all runtimes but dtplan have")                         \
     X(LAUNCHED, !p->runtime->executed, "runtimes whose kernels PyTorch launches, which all but dtplan are")            \
     X(CHAINS, dtp_plan_layers(p)->chains_norms, "runtime peft, or deepspeed with transformers_layers")                 \
+    X(CALLERS, p->runtime->calls_experts && !p->runtime->slots_rows, "runtime peft")                                   \
     X(ADAPTERS, p->adapters.rank, "adapters (lora)")                                                                   \
     X(BITSANDBYTES,                                                                                                    \
       p->adapters.rank && p->runtime->bitsandbytes &&                                                                  \

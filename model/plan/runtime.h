@@ -90,6 +90,8 @@ struct dtp_runtime {
     bool weighs_rows; /* their weights multiply rows within the activation, and rows are moved by one kernel each way */
     bool latent_attention, attention_sinks, clamped_swiglu;
     bool predicts_ahead;  /* a module that predicts a token further ahead, in the stage with the head */
+    bool joins_sinks;     /* sinks stand beside the kernel's log-sum-exp in a tensor, whose log-sum-exp is taken in the
+                             compute dtype (flex_attention_forward of Transformers' integrations/flex_attention.py) */
     bool sinks_in_kernel; /* its attention kernel adds sinks to the sum of exponentials, and returns their gradient */
     bool copies_values;   /* values of latent attention become a tensor of their own, and what was projected goes */
     bool whole_stream;    /* each has all of the residual stream: no sequence parallelism */

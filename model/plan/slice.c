@@ -10,7 +10,7 @@ struct dtp_transformer dtp_plan_own_experts(const struct dtp_transformer *transf
     struct dtp_transformer own = *transformer;
     own.expert_ranks = plan->ep;
     own.expert_tensor_ranks = plan->megatron.etp;
-    own.experts_packed = plan->runtime->weighs_rows && plan->fused_gate_up;
+    own.experts_packed = plan->grouped_experts || (plan->runtime->weighs_rows && plan->fused_gate_up);
     return own;
 }
 

@@ -11,13 +11,14 @@ const struct dtp_runtime *dtp_plan_layers(const struct dtp_plan *plan)
 
 bool dtp_plan_calls_experts(const struct dtp_plan *plan)
 {
-    return dtp_plan_layers(plan)->calls_experts && !plan->deepspeed.autoep;
+    return dtp_plan_layers(plan)->calls_experts && !plan->deepspeed.autoep && !plan->grouped_experts;
 }
 
 void dtp_plan_call_experts(const struct dtp_plan *plan, struct dtp_layer_kind *kind)
 {
     kind->calls_experts = dtp_plan_calls_experts(plan);
     kind->stacks_rows = plan->deepspeed.autoep;
+    kind->sorts_rows = plan->grouped_experts;
     kind->slots_rows = dtp_plan_slots_rows(plan);
     for (int i = 0; i < kind->matrices && kind->calls_experts; i++)
         kind->matrix[i].apart = kind->matrix[i].expert;

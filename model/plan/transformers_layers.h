@@ -7,6 +7,6 @@
 #define DTP_TRANSFORMERS_HABITS                                                                                        \
     .copies_heads = true, .chains_norms = true, .shifts_logits = true, .holds_replayed = true,                         \
     .inputs_require_grad = true, .defends_results = true, .casts_to_adapters = true, .copies_trained = true,           \
-    .calls_experts = true, .bitsandbytes = true
+    .calls_experts = true, .bitsandbytes = true, .joins_sinks = true
 
 #endif

@@ -266,6 +266,21 @@ static void test_called_adapters(void **state)
     assert_shares(&tally, CLOSE_PERCENT - 15); /* models are small: buckets and casts weigh */
 }
 
+/* Experts by grouped matmuls, adapters beside them. */
+static void test_sorted_experts(void **state)
+{
+    (void)state;
+    random_seed();
+    struct tally tally = {.surely = -1};
+    while (tally.plans < DRAWN_JOBS) {
+        struct random_job job;
+        if (random_sorted_job(2 + random_below(24), &job))
+            check_job(&job, &tally);
+    }
+    check_tally("sorted", &tally);
+    assert_shares(&tally, CLOSE_PERCENT - 15); /* models are small: buckets and casts weigh */
+}
+
 /* The same under our executor. */
 static void test_executor_adapters(void **state)
 {
@@ -527,19 +542,14 @@ static void test_seldom_replays(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_seldom_replays),
-                                       cmocka_unit_test(test_seldom),
-                                       cmocka_unit_test(test_seldom_units),
-                                       cmocka_unit_test(test_seldom_sums),
-                                       cmocka_unit_test(test_adapters),
-                                       cmocka_unit_test(test_called_adapters),
-                                       cmocka_unit_test(test_executor_adapters),
-                                       cmocka_unit_test(test_executor_experts),
-                                       cmocka_unit_test(test_random_plans),
-                                       cmocka_unit_test(test_mixed_plans),
-                                       cmocka_unit_test(test_ahead),
-                                       cmocka_unit_test(test_other_runtimes),
-                                       cmocka_unit_test(test_slices),
-                                       cmocka_unit_test(test_states_by_hand)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_seldom_replays),   cmocka_unit_test(test_seldom),
+        cmocka_unit_test(test_seldom_units),     cmocka_unit_test(test_seldom_sums),
+        cmocka_unit_test(test_adapters),         cmocka_unit_test(test_called_adapters),
+        cmocka_unit_test(test_sorted_experts),   cmocka_unit_test(test_executor_adapters),
+        cmocka_unit_test(test_executor_experts), cmocka_unit_test(test_random_plans),
+        cmocka_unit_test(test_mixed_plans),      cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_other_runtimes),   cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_states_by_hand)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

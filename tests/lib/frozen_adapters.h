@@ -59,9 +59,11 @@ static inline void frozen_keep_adapted(struct frozen_job *job)
     if (!adapted)
         return;
     const bool held = frozen_population(job->number) == FROZEN_OF_HELD; /* FSDP1, the base on the host */
+    const bool sorted = frozen_population(job->number) == FROZEN_OF_SORTED;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (!held ||
-            (refused[i] != DTP_KEY_fsdp1 && refused[i] != DTP_KEY_offload && refused[i] != DTP_KEY_limit_all_gathers))
+        if (!(sorted && refused[i] == DTP_KEY_experts) &&
+            (!held ||
+             (refused[i] != DTP_KEY_fsdp1 && refused[i] != DTP_KEY_offload && refused[i] != DTP_KEY_limit_all_gathers)))
             job->value[refused[i]][0] = '\0';
     if (strncmp(job->value[DTP_KEY_reshard_after_forward], "t", 1) != 0)
         job->value[DTP_KEY_reshard_after_forward][0] = '\0';

@@ -70,7 +70,8 @@ enum frozen_who {
     FROZEN_KEPT,
     FROZEN_LAYERED,
     FROZEN_HELD,
-    FROZEN_ROUNDS, /* draws depend on the place here: what is new stands last */
+    FROZEN_ROUNDS,
+    FROZEN_SORTED, /* draws depend on the place here: what is new stands last */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -120,6 +121,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_LAYERED: return frozen_population(random_job_number) == FROZEN_OF_LAYERED;
     case FROZEN_HELD: return frozen_population(random_job_number) == FROZEN_OF_HELD;
     case FROZEN_ROUNDS: return frozen_population(random_job_number) == FROZEN_OF_ROUNDS;
+    case FROZEN_SORTED: return frozen_population(random_job_number) == FROZEN_OF_SORTED;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }
     return false;

@@ -319,6 +319,30 @@
     X(accumulate_sync, ROUNDS, 1, "")                                                                                  \
     X(reshard_after_forward, ROUNDS, 1, "")                                                                            \
     X(wrap_ends, ROUNDS, 2, "true")                                                                                    \
-    X(optimizer, ROUNDS, 1, "adamw-fused")
+    X(optimizer, ROUNDS, 1, "adamw-fused")                                                                             \
+    X(strategy, SORTED, 1, "full_shard|ddp")                                                                           \
+    X(fsdp1, SORTED, 1, "")                                                                                            \
+    X(grouped_experts, SORTED, 1, "true")                                                                              \
+    X(precision, SORTED, 1, "bf16-pure|bf16")                                                                          \
+    X(activation, SORTED, 1, "swiglu|swiglu|geglu|swiglu_clamped")                                                     \
+    X(attention_sinks, SORTED, 3, "true")                                                                              \
+    X(expert_bias, SORTED, 4, "true")                                                                                  \
+    X(router_bias, SORTED, 4, "true")                                                                                  \
+    X(attention, SORTED, 1, "flash|flash2")                                                                            \
+    X(position, SORTED, 1, "rope")                                                                                     \
+    X(checkpointing, SORTED, 1, "none|full")                                                                           \
+    X(lora, SORTED, 2, "8|16")                                                                                         \
+    X(lora_targets, SORTED, 2, "attention|q+v")                                                                        \
+    X(lora_dtype, SORTED, 2, "fp32")                                                                                   \
+    X(base, SORTED, 1, "")                                                                                             \
+    X(dora, SORTED, 1, "")                                                                                             \
+    X(train_ends, SORTED, 4, "true")                                                                                   \
+    X(accumulate_sync, SORTED, 1, "")                                                                                  \
+    X(wrap_layers, SORTED, 1, "")                                                                                      \
+    X(dense_layers, SORTED, 1, "")                                                                                     \
+    X(expert_layer_step, SORTED, 1, "")                                                                                \
+    X(optimizer, SORTED, 1, "adamw")                                                                                   \
+    X(reshard_after_forward, SORTED, 1, "")                                                                            \
+    X(kv_latent, SORTED, 1, "")
 
 #endif

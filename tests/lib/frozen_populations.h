@@ -30,6 +30,7 @@ enum frozen_of {
     FROZEN_OF_LAYERED,
     FROZEN_OF_HELD,
     FROZEN_OF_ROUNDS,
+    FROZEN_OF_SORTED,
     FROZEN_OF_COUNT
 };
 
@@ -65,9 +66,10 @@ static const struct frozen_population frozen_populations[FROZEN_OF_COUNT] = {
     [FROZEN_OF_LAYERED] = {3220, &dtp_runtime_torch, false},     /* tp, pp and cp of PyTorch */
     [FROZEN_OF_HELD] = {3300, &dtp_runtime_peft, false},         /* adapters beside FSDP1's frozen units */
     [FROZEN_OF_ROUNDS] = {3330, &dtp_runtime_torch, false},      /* rounds of any size, ends that are units */
+    [FROZEN_OF_SORTED] = {3390, &dtp_runtime_peft, true},        /* experts of Transformers 5 */
 };
 
-#define FROZEN_JOBS 3390u
+#define FROZEN_JOBS 3430u
 
 static inline enum frozen_of frozen_population(uint64_t number)
 {

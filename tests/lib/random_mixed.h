@@ -78,6 +78,29 @@ static inline bool random_called_job(uint64_t layers, struct random_job *job)
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }
 
+/* The same by Transformers 5's grouped matmuls, gpt-oss too. */
+static inline bool random_sorted_job(uint64_t layers, struct random_job *job)
+{
+    random_mixed_job(layers, job); /* whatever is refused there is resolved again here */
+    struct dtp_transformer *t = &job->transformer;
+    struct dtp_plan plan = job->asked;
+    bool adapts = random_below(3) != 0;
+    t->kv_latent = t->q_latent = t->rope_head_dim = t->value_head_dim = 0, t->head_dim = 64, t->kv_heads = 2;
+    t->expert_layer_step = adapts ? 1 : t->expert_layer_step, t->dense_layers = adapts ? 0 : t->dense_layers;
+    plan.runtime = &dtp_runtime_peft, plan.ep = 1, plan.compile = false, plan.grouped_experts = true;
+    plan.strategy = random_bool() ? DTP_DDP : DTP_FULL_SHARD;
+    plan.checkpointing = random_bool() ? DTP_CHECKPOINT_FULL : DTP_CHECKPOINT_NONE, plan.checkpoint_every = 0;
+    dtp_precision_recipe("bf16-pure", &plan.precision);
+    if (adapts) {
+        plan.adapters.rank = 1u << random_below(6);
+        plan.adapters.targets = random_bool() ? DTP_TARGETS_ALL : DTP_TARGETS_ATTENTION;
+        plan.adapters.dtype = random_bool() ? DTP_FP32 : DTP_BF16;
+        plan.adapters.dropout = random_bool() ? 0.05 : 0;
+    }
+    job->plan = plan;
+    return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
+}
+
 /* Under runtime torch, whose experts are no linears: adapters beside others. */
 static inline bool random_expert_parameters_job(uint64_t layers, struct random_job *job)
 {

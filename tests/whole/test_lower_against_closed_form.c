@@ -406,16 +406,15 @@ static void test_mixed(void **state)
     }
 }
 
-/* Experts that are called one after the other, frozen or trained. */
-static void test_called(void **state)
+/* Experts under Transformers' Trainer, frozen or trained. */
+static void check_transformers_experts(bool (*draw)(uint64_t layers, struct random_job *job))
 {
-    (void)state;
     random_seed();
     int adapted = 0;
     for (int checked = 0; checked < 100;) {
         struct random_job job;
         struct dtp_program *program;
-        if (!random_called_job(1 + random_below(6), &job))
+        if (!draw(1 + random_below(6), &job))
             continue;
         bool adapts = dtp_plan_adapts(&job.plan);
         if (dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
@@ -426,6 +425,20 @@ static void test_called(void **state)
         checked++;
     }
     assert_true(adapted > 30 && adapted < 90);
+}
+
+/* Called one after the other. */
+static void test_called(void **state)
+{
+    (void)state;
+    check_transformers_experts(random_called_job);
+}
+
+/* By grouped matmuls. */
+static void test_sorted(void **state)
+{
+    (void)state;
+    check_transformers_experts(random_sorted_job);
 }
 
 /* Experts that are parameters of three dimensions, frozen beside linears with adapters. */
@@ -451,11 +464,15 @@ static void test_expert_parameters(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_experts),         cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_called),          cmocka_unit_test(test_expert_parameters),
-        cmocka_unit_test(test_random_adapters), cmocka_unit_test(test_random_peft),
-        cmocka_unit_test(test_random_plans),    cmocka_unit_test(test_random_deepspeed_offload),
-        cmocka_unit_test(test_random_zeropp)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_experts),
+                                       cmocka_unit_test(test_mixed),
+                                       cmocka_unit_test(test_called),
+                                       cmocka_unit_test(test_sorted),
+                                       cmocka_unit_test(test_expert_parameters),
+                                       cmocka_unit_test(test_random_adapters),
+                                       cmocka_unit_test(test_random_peft),
+                                       cmocka_unit_test(test_random_plans),
+                                       cmocka_unit_test(test_random_deepspeed_offload),
+                                       cmocka_unit_test(test_random_zeropp)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
  *                packed where bnb_4bit_use_double_quant says so: nf4-double, and unpacked by two kernels before
  *   fp32         adapters compute in it without autocast (Trainer's bf16 and fp16 off): dtp_plan_widens_adapters
  *   results      of packed matrices are copied before an adapter's is added (tuners/lora/bnb.py)
+ *   sinks        of gpt-oss by flex_attention (lower_sinks.c); its experts by grouped matmuls (lower_sorted_experts.c)
  *   fp32 norms   prepare_model_for_kbit_training (peft, utils/other.py) makes every 16-bit parameter that is not
  *                packed fp32 - norms, biases, embedding and head - but not of GPTQ. TRL's SFTTrainer called it until
  *                0.25 for 4 bits that no FSDP shards, and with bf16 peft_module_casting_to_bf16 (trl/trainer/utils.py),
@@ -28,12 +29,23 @@
 
 #include <stdio.h>
 
+/* gpt-oss: flex_attention joins sinks, eager attention keeps scores of all pairs in several tensors; its experts are
+ * parameters, which are called one by one as linears are not. */
+static void check_gpt_oss(struct dtp_resolver *r)
+{
+    if (r->transformer->activation == DTP_SWIGLU_CLAMPED && r->transformer->experts && !r->plan->grouped_experts)
+        dtp_plan_refuse(r, "activation",
+                        "swiglu_clamped of experts that are called one by one is not modelled under runtime peft; "
+                        "use grouped_experts, which Transformers 5 has where nothing is said");
+}
+
 static void check(struct dtp_resolver *r)
 {
     dtp_runtime_torch.check(r);
     if (r->plan->strategy == DTP_ZERO1)
         dtp_plan_refuse(r, "strategy", "zero1 is not what Trainer has; use ddp, full_shard, or runtime deepspeed");
     dtp_plan_check_transformers(r);
+    check_gpt_oss(r);
 }
 
 static bool check_offload(struct dtp_resolver *r)
@@ -75,6 +87,8 @@ const struct dtp_runtime dtp_runtime_peft = {
     .adapters = true,
     .magnitudes = true,
     .experts = true,
+    .attention_sinks = true,
+    .clamped_swiglu = true,
     DTP_TRANSFORMERS_HABITS,
     .check = check,
     .check_offload = check_offload,
