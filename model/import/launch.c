@@ -203,8 +203,8 @@ static bool says_model(const struct dtp_scenario *scenario)
 }
 
 /* Flags that have to stand beside the files: of the cluster and of money, of a model that the files do not say, the
- * length of sequences if they do not, and how the ends of the model are wrapped, which is a matter of torchtitan's
- * version. */
+ * length of sequences if they do not, how the ends of the model are wrapped, which is a matter of torchtitan's version,
+ * and how the installed Transformers calls experts. */
 static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_scenario *to, const struct dtp_job *job,
                                  char *typed, size_t bytes, struct dtp_faults *faults)
 {
@@ -220,8 +220,9 @@ static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_sce
         value = seq ? sequence : value;
         bool ends = strcmp(keys[i].key, "wrap_ends") == 0 && dtp_scenario_get(to, keys[i].key) && !job->plan.wrap_ends;
         value = ends ? "false" : value;
+        bool installed = strcmp(keys[i].key, "grouped_experts") == 0;
         bool nodes = strcmp(keys[i].key, "nodes") == 0 && dtp_scenario_get(to, "gpus");
-        bool known = dtp_scenario_get(to, keys[i].key) || (strcmp(section, "plan") == 0 && !seq);
+        bool known = dtp_scenario_get(to, keys[i].key) || (strcmp(section, "plan") == 0 && !seq && !installed);
         if (!value || (known && !ends) || (strcmp(section, "model") == 0 && model) || nodes)
             continue;
         worst = dtp_scenario_set(to, keys[i].key, value, "command line", 0, faults);

@@ -162,7 +162,10 @@ static void write_settings(struct dtp_writing *w)
     dtp_say(w, "bf16", job->plan.precision.compute == DTP_BF16 ? "true" : "false");
     dtp_say(w, "fp16", job->plan.precision.compute == DTP_FP16 ? "true" : "false");
     dtp_say_key(w, "checkpointing");
-    dtp_say_key(w, "attention");
+    if (job->transformer.attention_sinks) /* which sdpa has not (_supports_sdpa of modeling_gpt_oss.py) */
+        dtp_say_path(w, "attn_implementation", "flex_attention", false);
+    else
+        dtp_say_key(w, "attention");
     dtp_say_key(w, "loss");
     dtp_say(w, "optim", dtp_written_value(w, "optimizer"));
     if (job->plan.optimizer == DTP_GALORE || job->plan.optimizer == DTP_APOLLO) {

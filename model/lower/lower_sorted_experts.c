@@ -1,7 +1,7 @@
 /* What stands around experts that Transformers 5 multiplies by grouped matmuls, its default (grouped_mm_experts_forward
  * of integrations/moe.py, of 5.24). Experts are one tensor of each matrix, gate and up side by side in one; tokens are
- * sorted by experts and their rows taken by index as torchtitan has it (lower_experts.c), and behind the matmuls, all in
- * the compute dtype and eager:
+ * sorted by experts and their rows taken by index as torchtitan has it (lower_experts.c), and behind the matmuls, all
+ * in the compute dtype and eager:
  *
  *   weighed    rows times their weights, which saves both
  *   by tokens  u = weighed[inverse], where the inverse of the sort is numbers put at its places
@@ -45,8 +45,8 @@ void dtp_forward_sorted_unpermute(const struct pass *pass, const struct dtp_laye
     dtp_draft_end(l, &draft);
 }
 
-/* Zeros c k h, the gradient laid out c k h + c h, added by index 3 c k h, behind a sort of pairs of 8 bytes, by radix in
- * 8 passes. */
+/* Zeros c k h, the gradient laid out c k h + c h, added by index 3 c k h, behind a sort of pairs of 8 bytes, by radix
+ * in 8 passes. */
 static dtp_buffer_id by_experts(struct dtp_block_backward *b, dtp_buffer_id gradient)
 {
     struct dtp_lowering *l = b->l;
