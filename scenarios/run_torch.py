@@ -81,7 +81,7 @@ LET_BE = {
         "of dtplan's executor": "clip_norm gradient_norm loss_chunk gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream delay_wgrad "
                                 "update_in_backward cuda_graph atomic_attention matmul_sms collective_ctas "
                                 "symmetric_windows gather_engine reduce_engine cp_chunks tp_chunks",
-        "of adapters, which are refused": "lora_targets lora_dtype lora_dropout lora_alpha dora base train_ends",
+        "of adapters, which are refused": "lora_targets lora_parameters lora_dtype lora_dropout lora_alpha dora base train_ends",
         "of FSDP1, which is refused": "limit_all_gathers",
         "of formats in 8 bits, which are refused": "fp8_recipe fp8_all_gather bf16_linears",
         "of PowerSGD, which is refused": "powersgd_rank powersgd_start_step",

@@ -64,6 +64,7 @@ static int stage_of(enum dtp_layer_matrix_id id)
  * takes no kept tensor's room; of a compiler's kernel between the MLP's matmuls a tensor for each term. */
 struct adapters {
     uint64_t terms, results, stage[DTP_BOUND_STAGES], low[DTP_BOUND_STAGES];
+    uint64_t whole; /* bytes of the largest gradient of a matrix to which its adapter is added */
 };
 
 /* DoRA: both results that magnitudes multiply stay; forward has the identity and three of B A's shape, or three terms
@@ -98,6 +99,17 @@ static void add_unpacked(struct dtp_bound *b, const struct dtp_layer_tensors *te
     b->unpacking = larger(b->unpacking, dtp_base_unpacking(b->plan, m->out, m->in).workspace_bytes + read);
 }
 
+/* W + B A and factors, which stay between forward and backward as packed weights do that are unpacked once; as they
+ * are made, another sum; in backward a gradient as large. */
+static void add_folded(struct dtp_bound *b, const struct dtp_layer_matrix *m, struct adapters *a)
+{
+    const uint64_t c = b->bytes.compute, all = c * m->groups * m->out * m->in,
+                   factors = c * m->groups * m->rank * (m->out + m->in), kept = all + factors;
+    b->kept_weights += kept, b->again_weights += kept;
+    b->unpacking = larger(b->unpacking, 0) + kept;
+    a->whole = larger(a->whole, all + factors);
+}
+
 static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, int i, bool replays, struct adapters *a)
 {
     const struct dtp_layer_matrix *m = &kind->matrix[i];
@@ -105,6 +117,10 @@ static void add_adapter(struct dtp_bound *b, const struct dtp_layer_kind *kind, 
     const bool casts = dtp_plan_widens_norms(b->plan) && m->id != DTP_MATRIX_OUTPUT;
     uint64_t c = b->bytes.compute, w = dtp_plan_adapter_bytes(b->plan), kept = w > c || casts ? w : 0;
     bool down = m->id == DTP_MATRIX_DOWN, compiled = b->plan->compile, up = stage_of(m->id) == 1;
+    if (m->folded) {
+        add_folded(b, m, a);
+        return;
+    }
     uint64_t *stage = &a->stage[stage_of(m->id)];
     const uint64_t rows = m->expert ? kind->experts_per_token : 1, own = (asked->dropout > 0 ? w + 1 : kept) * m->in,
                    low = m->rank ? rows * (w * m->rank + own) : 0, goes = asked->dropout > 0 ? 0 : own;
@@ -270,7 +286,8 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     for (int i = 0; i < DTP_BOUND_STAGES; i++) {
         const uint64_t adapted = stages[i].token_bytes + adapters->stage[i] + (i < 2 ? adapters->results : 0) +
                                  (i ? 0 : adapters->terms) - (i ? 0 : alone);
-        stage[i] = kind->adapted ? (struct dtp_bound_stage){adapted, u->layer_trained, 0} : stages[i];
+        stage[i] = kind->adapted ? (struct dtp_bound_stage){adapted, u->layer_trained, 0, i < 2 ? adapters->whole : 0}
+                                 : stages[i];
     }
     b->stages += DTP_BOUND_STAGES;
 }

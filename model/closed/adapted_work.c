@@ -2,6 +2,7 @@
 
 #include "cost/op_cost.h"
 #include "plan/layer_tensors.h"
+#include "plan/slice.h"
 
 /* Rows of a token that go through it. */
 static double rows_of(const struct dtp_layer_kind *kind, const struct dtp_layer_matrix *matrix)
@@ -19,6 +20,12 @@ static double dropped_flops(const struct dtp_layer_kind *kind, const struct dtp_
                             const struct dtp_layer_matrix *matrix)
 {
     return matrix->magnitudes && plan->adapters.dropout > 0 ? matrix_flops(kind, matrix) : 0;
+}
+
+/* Of a token, what multiplies it of an adapter: of one that is added to its matrix nothing. */
+static double adapter_flops(const struct dtp_layer_kind *kind, const struct dtp_layer_matrix *matrix)
+{
+    return matrix->folded ? 0 : 2 * (double)dtp_adapter_active_elements(kind, matrix);
 }
 
 static bool makes(const struct dtp_layer_operator *op, const struct dtp_layer_matrix *matrix)
@@ -55,8 +62,7 @@ static double replay_flops(const struct dtp_layer_tensors *tensors, const struct
                 flops += 2 * (double)(matrix->rank * matrix->in);
                 continue;
             }
-            flops += matrix_flops(kind, matrix) + 2 * (double)dtp_adapter_active_elements(kind, matrix) +
-                     dropped_flops(kind, plan, matrix);
+            flops += matrix_flops(kind, matrix) + adapter_flops(kind, matrix) + dropped_flops(kind, plan, matrix);
             last = i + 1 == end ? m : last;
         }
     if (last < 0 || !plan->runtime->stops_replay || !kind->matrix[last].rank || kind->matrix[last].magnitudes ||
@@ -91,6 +97,24 @@ static void count_below(const struct dtp_layer_tensors *tensors, const struct dt
     }
 }
 
+/* What lower_folded.c does: casts of factors, W copied and B laid anew for each of two sums; backward the gradients of
+ * factors, multiplied by s, cast, and laid as these are. The gradient of all of it is a matmul more of a token, in
+ * place of the adapter's three, which the model's FLOPs have. */
+static void count_folded(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
+                         const struct dtp_layer_matrix *matrix, struct dtp_adapted_work *out)
+{
+    double c = dtp_plan_compute_bytes(plan), a = dtp_dtype_bytes(plan->adapters.dtype);
+    double all = (double)(matrix->groups * matrix->out * matrix->in), r = (double)matrix->rank;
+    double factors = (double)dtp_adapter_elements(matrix), laid = 2 * c * (double)(matrix->groups * matrix->out) * r;
+    out->norm_flops += 2 * 2 * all * r;
+    out->fold_back_flops += 2 * 2 * all * r;
+    out->folded_flops += matrix_flops(kind, matrix) - 6 * (double)dtp_adapter_active_elements(kind, matrix);
+    out->forward_unpacked_bytes += 2 * (2 * c * all + laid) + (a > c ? (a + c) * factors : 0);
+    out->backward_unpacked_bytes += (3 * c + a) * factors;
+    out->forward_kernels += 2 * 3 + (a > c ? 2 : 0);
+    out->backward_kernels += 2 + 4;
+}
+
 /* Eager: forward two matmuls, scale and sum; backward scale, four matmuls and a sum, no weight gradient; of fp32 beside
  * 16 bits casts (dtp_adapted_bytes). A compiler unpacks once for both ways, eager each time. */
 static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, struct dtp_adapted_work *out)
@@ -98,6 +122,12 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
     for (int m = 0; m < kind->matrices; m++) {
         const struct dtp_layer_matrix *matrix = &kind->matrix[m];
         double calls = (double)matrix->groups; /* of experts, which are called one after the other */
+        if (kind->sorts_rows)
+            calls = 1;
+        if (matrix->folded) {
+            count_folded(kind, plan, matrix, out);
+            continue;
+        }
         out->backward_kernels -= calls;
         if (dtp_plan_widens_norms(plan) && matrix->id != DTP_MATRIX_OUTPUT) { /* casts, of an adapter three more */
             out->forward_kernels += calls * (matrix->rank ? 3 : 2);
@@ -145,7 +175,8 @@ struct dtp_adapted_work dtp_adapted_work_of(const struct dtp_transformer *transf
     struct dtp_layer_tensors tensors;
     if (!dtp_plan_adapts(plan))
         return work;
-    dtp_layer_tensors_of(transformer, dtp_layer_mlp_of(transformer), cluster, plan, &tensors);
+    const struct dtp_transformer kept = dtp_plan_packs_experts(transformer, plan);
+    dtp_layer_tensors_of(&kept, dtp_layer_mlp_of(&kept), cluster, plan, &tensors);
     work.replay_flops = replay_flops(&tensors, plan);
     count_below(&tensors, plan, &work);
     count_kernels(&tensors.kind, plan, &work);
@@ -195,7 +226,7 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
             count_prepared(plan, matrix, in, out, forward, backward);
             continue;
         }
-        if (!matrix->rank)
+        if (!matrix->rank || matrix->folded)
             continue;
         if (dtp_plan_widens_adapters(plan)) {
             count_wide(plan, in, out, forward, backward);

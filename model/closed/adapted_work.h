@@ -10,7 +10,9 @@
 
 struct dtp_adapted_work {
     double replay_flops;      /* of a token in one checkpointed layer */
-    double norm_flops;        /* of DoRA in one layer's forward, whatever its tokens: B A of an identity */
+    double norm_flops;        /* in one layer's forward, whatever its tokens: of DoRA B A of an identity, or W + B A */
+    double fold_back_flops;   /* and backward, of gradients of B and A of its gradient */
+    double folded_flops;      /* of a token and layer: that gradient, less what the model's FLOPs have of adapters */
     double dropped_flops;     /* and of a token: W times what dropout let through; as much backward */
     double first_again_flops; /* of a token, in the first layer: of matmuls that others keep (KEEPS_PACKED_MATMULS) */
     double unneeded_flops;    /* of a token, in the first layer: gradients of what lies below the first adapter */

@@ -23,6 +23,7 @@ struct dtp_weight_matmul {
     bool wide;      /* in 16 bits under every recipe of fewer */
     enum dtp_fp8_operand gathered; /* of tensor parallel ranks' rows; DTP_FP8_OPERAND_COUNT: none */
     double rank;                   /* of the adapter beside it */
+    double folded;                 /* of one that is added to it before it multiplies (lower_folded.c) */
     bool magnitudes;               /* with DoRA's */
     bool frozen;                   /* it has no gradient */
     bool recomputed;               /* under torchtitan's every-second-matmul checkpointing */

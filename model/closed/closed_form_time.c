@@ -470,11 +470,11 @@ static double hardware_flops(const struct dtp_timing *c)
     }
     double norms = c->adapted.norm_flops * (c->layers + (core_alone ? 0 : recomputed_layers(c)));
     if (dtp_plan_adapts(c->plan))
-        matmuls = 2 * c->adapted.dropped_flops * c->layers +
+        matmuls = (2 * c->adapted.dropped_flops + c->adapted.folded_flops) * c->layers +
                   (core_alone ? 0 : c->adapted.replay_flops * recomputed_layers(c) + c->adapted.first_again_flops);
     extra -= dtp_adapted_unneeded_flops(c->transformer, c->plan, &c->adapted);
-    if (replays_attention(c->plan))
-        extra += share * core_forward * attention_again(c);
+    extra += replays_attention(c->plan) ? share * core_forward * attention_again(c) : 0;
+    norms += c->adapted.fold_back_flops * c->layers;
     return model_flops(c) + tokens * (extra + matmuls) + norms * c->plan->accumulate;
 }
 

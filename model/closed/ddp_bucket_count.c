@@ -3,6 +3,7 @@
 #include "closed/closed_form_hooks.h"
 #include "net/layer_kind.h"
 #include "plan/runtime_sizes.h"
+#include "plan/slice.h"
 
 struct buckets {
     uint64_t cap, limit, filled, count; /* limit: of the bucket being filled */
@@ -102,8 +103,8 @@ static void fill_with_adapters(const struct dtp_traffic *job, struct buckets *bu
     const struct dtp_units *u = &job->units;
     struct dtp_layer_kind kind;
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
-    dtp_layer_kind_of(job->transformer, dtp_layer_mlp_of(job->transformer), plan->fused_qkv, plan->fused_gate_up,
-                      &kind);
+    const struct dtp_transformer kept = dtp_plan_packs_experts(job->transformer, plan);
+    dtp_layer_kind_of(&kept, dtp_layer_mlp_of(&kept), plan->fused_qkv, plan->fused_gate_up, &kind);
     dtp_plan_adapt_kind(plan, &kind);
     int operators = dtp_layer_operators(&kind, op);
     bool ends = plan->adapters.train_ends;

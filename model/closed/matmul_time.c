@@ -53,6 +53,19 @@ static double adapter_s(const struct dtp_timing *c, const struct dtp_weight_matm
            typed_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, m->k, m->rank);
 }
 
+/* W + B A, made twice; of its gradient those of B and A. All experts' are one product. */
+static double folded_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, bool backward)
+{
+    const enum dtp_dtype dtype = c->plan->precision.compute;
+    const enum dtp_measured_matmul pass = DTP_MEASURED_MATMUL_FORWARD;
+    if (m->folded <= 0)
+        return 0;
+    if (!backward)
+        return 2 * dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m->copies * m->n, m->k, m->folded);
+    return dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m->copies * m->n, m->folded, m->k) +
+           dtp_cluster_matmul_s(c->cluster, &c->execution, pass, dtype, m->copies * m->k, m->folded, m->n);
+}
+
 double dtp_timing_matmul_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m, bool backward)
 {
     double rows = c->tokens * m->rows;
@@ -60,13 +73,14 @@ double dtp_timing_matmul_s(const struct dtp_timing *c, const struct dtp_weight_m
         backward && !m->frozen ? product_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, m->n, m->k, rows) : 0;
     double once = backward ? product_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, rows, m->k, m->n) + weight_s
                            : product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k);
-    return once + adapter_s(c, m, rows, backward);
+    return once + adapter_s(c, m, rows, backward) + folded_s(c, m, backward);
 }
 
 double dtp_timing_matmul_again_s(const struct dtp_timing *c, const struct dtp_weight_matmul *m)
 {
     double rows = c->tokens * m->rows;
-    return product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k) + magnitudes_s(c, m, rows, false);
+    return product_s(c, m, DTP_MEASURED_MATMUL_FORWARD, rows, m->n, m->k) + magnitudes_s(c, m, rows, false) +
+           folded_s(c, m, false);
 }
 
 double dtp_timing_projections_s(const struct dtp_timing *c)

@@ -65,6 +65,36 @@ static enum dtp_status make_ends(struct dtp_reading *r)
                            "beside adapters");
 }
 
+/* Names end in experts.gate_up_proj or experts.down_proj; one that begins with a layer's number is of that layer. */
+static enum dtp_status make_parameters(struct dtp_reading *r)
+{
+    static const char *const names[] = {"gate_up_proj", "down_proj"};
+    static const char *const values[] = {"none", "gate_up", "down", "gate_up+down"};
+    const char *list = dtp_fact(r, "parameters");
+    unsigned found = 0;
+    for (const char *at = list ? list : ""; *at; at += *at == ',') {
+        size_t length = strcspn(at, ","), known = 2;
+        for (size_t i = 0; i < 2; i++) {
+            size_t tail = strlen(names[i]);
+            bool ends = length >= tail && !strncmp(at + length - tail, names[i], tail);
+            known = ends && (length == tail || at[length - tail - 1] == '.') ? i : known;
+        }
+        if (known == 2)
+            return dtp_refuse_fact(r, "parameters",
+                                   "names others than experts' gate_up_proj and down_proj, which alone are modelled");
+        if (strcspn(at, "0123456789") < length)
+            return dtp_refuse_fact(r, "parameters", "names those of some layers, which is not modelled; name all");
+        found |= 1u << known;
+        at += length;
+    }
+    if (!found)
+        return DTP_OK;
+    enum dtp_status worst = dtp_make_key(r, "lora_parameters", values[found], "parameters");
+    if (!dtp_is_said(r, "grouped_experts"))
+        worst = dtp_worse(worst, dtp_make_key(r, "grouped_experts", "true", "parameters"));
+    return worst;
+}
+
 enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapter_defaults *defaults)
 {
     if (!dtp_adapter_fact(r) && defaults->alone)
@@ -86,6 +116,7 @@ enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapte
         worst = dtp_worse(worst, make(r, "lora_targets", "lora_targets", "q+v")); /* peft's of LLaMA's family */
     worst = dtp_worse(worst, make_alpha(r, defaults));
     worst = dtp_worse(worst, make_ends(r));
+    worst = dtp_worse(worst, make_parameters(r));
     worst = dtp_worse(worst, make(r, "lora_dropout", "lora_dropout", defaults->dropout));
     if (is(r, "dora", "true"))
         worst = dtp_worse(worst, dtp_make_key(r, "dora", "true", "dora"));
@@ -119,6 +150,12 @@ void dtp_write_adapters(struct dtp_writing *w)
         dtp_say(w, facts[i][0], text);
     }
     say_targets(w);
+    uint32_t parameters = dtp_written_job(w)->plan.adapters.parameters;
+    if (parameters)
+        dtp_say(w, "parameters",
+                !(parameters & 1u << DTP_TARGET_DOWN) ? "mlp.experts.gate_up_proj"
+                : !(parameters & 1u << DTP_TARGET_UP) ? "mlp.experts.down_proj"
+                                                      : "mlp.experts.gate_up_proj,mlp.experts.down_proj");
     if (dtp_written_job(w)->plan.adapters.dora)
         dtp_say(w, "dora", "true");
 }

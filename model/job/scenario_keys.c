@@ -59,6 +59,7 @@ static void write_runtime(const void *field, struct dtp_job_value *out)
     write_word((*value)->name, out);
 }
 PARSE_WORD(attention)
+PARSE_WORD(base)
 PARSE_WORD(loss)
 PARSE_WORD(optimizer)
 PARSE_WORD(engine)
@@ -169,12 +170,6 @@ PARSE_CHOICE(position, DTP_POSITION_NONE)
 PARSE_CHOICE(router, DTP_ROUTER_SIGMOID)
 PARSE_CHOICE(dtype, DTP_DTYPE_COUNT - 1)
 
-static bool parse_base(const char *text, void *field)
-{
-    return dtp_base_parse(text, field);
-}
-WRITE_WORD(base)
-
 static bool parse_targets(const char *text, void *field)
 {
     return dtp_targets_parse(text, field);
@@ -184,6 +179,16 @@ static void write_targets(const void *field, struct dtp_job_value *out)
 {
     dtp_targets_text(*(const uint32_t *)field, out->buffer);
     write_word(out->buffer, out);
+}
+
+static bool parse_parameters(const char *text, void *field)
+{
+    return dtp_parameters_parse(text, field);
+}
+
+static void write_parameters(const void *field, struct dtp_job_value *out)
+{
+    write_word(dtp_parameters_text(*(const uint32_t *)field), out);
 }
 
 /* Of linears that stay as they are: none, or targets of adapters. */

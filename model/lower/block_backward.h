@@ -40,6 +40,8 @@ dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, in
                                           bool last, bool frees_input);
 /* lower_adapters.c: of a linear whose matrix is frozen, with its adapter; none below the first of the model, whose
  * block's backward then ends. */
+dtp_buffer_id dtp_backward_folded(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient,
+                                  bool last_reader);
 dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
                                   bool last_reader);
 /* lower_magnitudes.c: what an adapter's result gets through DoRA's magnitudes; what its linear gets, where that is

@@ -102,6 +102,11 @@ void dtp_forward_add_narrow(const struct pass *pass, int matrix, dtp_buffer_id m
 
 /* lower_adapters.c: adds an adapter's result to that of its matrix, which stands. `alone`: x A^T is all that is made
  * again, for backward reads nothing behind it. */
+/* Whether what an adapter reads stays for its backward. */
+bool dtp_adapter_keeps(const struct pass *pass);
+/* W + B A of a matrix that is folded, which stands until the experts' module returns, or its backward has read it. */
+dtp_buffer_id dtp_forward_folded(const struct pass *pass, int matrix);
+void dtp_forward_end_folded(const struct pass *pass);
 void dtp_forward_adapter(const struct pass *pass, int matrix, bool alone);
 /* lower_magnitudes.c: DoRA's part of an adapted linear. `keeps`: what its backward reads stays. */
 void dtp_forward_magnitudes(const struct pass *pass, int matrix, dtp_buffer_id wide, bool keeps);

@@ -19,6 +19,8 @@ struct dtp_flight_module {
      * what B made, where a compiler or DoRA's magnitudes read it there, and what they read beside it. */
     dtp_buffer_id low[DTP_LAYER_MATRICES], dropped[DTP_LAYER_MATRICES], unpacked[DTP_LAYER_MATRICES];
     dtp_buffer_id wide[DTP_LAYER_MATRICES], base[DTP_LAYER_MATRICES];
+    dtp_buffer_id folded[DTP_LAYER_MATRICES],
+        factors[DTP_LAYER_MATRICES]; /* lower_folded.c: W + B A; A, B in its dtype */
 };
 /* The gradient of a weight that is left for a pass of its own: of a matrix, or of the norm of a tensor. */
 #define DTP_DEFERRED_NORM 0x8000u

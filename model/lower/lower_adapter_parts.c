@@ -20,13 +20,14 @@ void dtp_lower_list_adapters(struct dtp_lowering *l)
         uint64_t elements = dtp_adapter_elements(matrix);
         bool flat = dtp_plan_shard_cut(l->plan) == DTP_CUT_ELEMENTS;
         block->elements[part] = elements;
-        block->largest[part] = matrix->rank * (matrix->in > matrix->out ? matrix->in : matrix->out);
+        block->largest[part] = (matrix->folded ? matrix->groups : 1) * matrix->rank *
+                               (matrix->in > matrix->out ? matrix->in : matrix->out);
         block->shard[part] =
             matrix->groups *
             (flat ? dtp_divide_up(matrix->rank * matrix->in, ranks) + dtp_divide_up(matrix->rank * matrix->out, ranks)
                   : dtp_divide_up(matrix->rank, ranks) * matrix->in + dtp_divide_up(matrix->out, ranks) * matrix->rank);
         block->shard[part] += dtp_divide_up(matrix->magnitudes, ranks);
-        block->tensors[part] = 2 * (uint32_t)matrix->groups + (matrix->magnitudes ? 1 : 0);
+        block->tensors[part] = 2 * (matrix->folded ? 1 : (uint32_t)matrix->groups) + (matrix->magnitudes ? 1 : 0);
         block->all_elements += elements;
         block->all_shard += block->shard[part];
         block->weight_name[part] = "adapter";

@@ -91,12 +91,13 @@ static void sum_rows(const struct dtp_lowering *l, struct dtp_draft *draft, cons
 void dtp_lower_clear_adapters(struct dtp_flight_module *module)
 {
     for (int i = 0; i < DTP_LAYER_MATRICES; i++)
-        module->low[i] = module->dropped[i] = module->unpacked[i] = module->wide[i] = module->base[i] = DTP_NO_BUFFER;
+        module->low[i] = module->dropped[i] = module->unpacked[i] = module->wide[i] = module->base[i] =
+            module->folded[i] = module->factors[i] = DTP_NO_BUFFER;
 }
 
 /* Its input, which its backward reads, stays: what the block keeps is decided before (layer_tensors.c). Where attention
  * alone is replayed linears are outside of it, and what they keep is not made again. */
-static bool keeps(const struct pass *pass)
+bool dtp_adapter_keeps(const struct pass *pass)
 {
     return pass->replay || pass->save == dtp_lower_saved(pass->l) || !pass->l->checkpointing.calls_modules;
 }
@@ -106,7 +107,7 @@ static dtp_buffer_id cast_input(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    bool stays = keeps(pass) && l->plan->adapters.dropout <= 0;
+    bool stays = dtp_adapter_keeps(pass) && l->plan->adapters.dropout <= 0;
     struct dtp_draft draft;
     if (!dtp_plan_widens_adapters(l->plan))
         return DTP_NO_BUFFER;
@@ -134,9 +135,9 @@ static dtp_buffer_id drop_out(const struct pass *pass, int index, dtp_buffer_id 
         read(pass, &draft, l->tensors.input[index], dtp_layer_tensors_last_reader(&l->tensors, index));
     else
         dtp_draft_use(&draft, cast, DTP_READ | DTP_FREE);
-    dtp_buffer_id made =
-        dtp_draft_new(l, &draft, "input of an adapter and its mask", DTP_OWNER_ACTIVATIONS,
-                      dtp_backward_called_bytes(l, matrix->expert && !keeps(pass), (w + 1) * elements), DTP_WRITE);
+    dtp_buffer_id made = dtp_draft_new(
+        l, &draft, "input of an adapter and its mask", DTP_OWNER_ACTIVATIONS,
+        dtp_backward_called_bytes(l, matrix->expert && !dtp_adapter_keeps(pass), (w + 1) * elements), DTP_WRITE);
     dtp_draft_memory(l, &draft, (double)((2 * w + 1) * elements), calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     return made;
@@ -148,8 +149,9 @@ static void make_low(const struct pass *pass, int index)
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     struct dtp_flight_module *module = pass->module;
-    module->dropped[index] = dtp_lower_reads_wide(l, index) ? dtp_forward_narrow_adapter_input(pass, index, keeps(pass))
-                                                            : drop_out(pass, index, cast_input(pass, index));
+    module->dropped[index] = dtp_lower_reads_wide(l, index)
+                                 ? dtp_forward_narrow_adapter_input(pass, index, dtp_adapter_keeps(pass))
+                                 : drop_out(pass, index, cast_input(pass, index));
     bool apart = module->dropped[index].index != DTP_NO_INDEX;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter A");
@@ -159,8 +161,8 @@ static void make_low(const struct pass *pass, int index)
         read(pass, &draft, l->tensors.input[index], dtp_layer_tensors_last_reader(&l->tensors, index));
     dtp_draft_use(&draft, dtp_lower_weight(l, l->block.adapter[index]), DTP_READ);
     module->low[index] = dtp_draft_new(l, &draft, "x A", DTP_OWNER_ACTIVATIONS,
-                                       rows_bytes(l, matrix, matrix->rank, !keeps(pass)), DTP_WRITE);
-    if (apart && !keeps(pass) && !matrix->magnitudes) {
+                                       rows_bytes(l, matrix, matrix->rank, !dtp_adapter_keeps(pass)), DTP_WRITE);
+    if (apart && !dtp_adapter_keeps(pass) && !matrix->magnitudes) {
         dtp_draft_use(&draft, module->dropped[index], DTP_FREE);
         module->dropped[index] = DTP_NO_BUFFER;
     }
@@ -260,11 +262,11 @@ void dtp_forward_adapter(const struct pass *pass, int index, bool alone)
         return;
     }
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter B");
-    dtp_draft_use(&draft, module->low[index], keeps(pass) ? DTP_READ : DTP_READ | DTP_FREE);
-    if (!keeps(pass))
+    dtp_draft_use(&draft, module->low[index], dtp_adapter_keeps(pass) ? DTP_READ : DTP_READ | DTP_FREE);
+    if (!dtp_adapter_keeps(pass))
         module->low[index] = DTP_NO_BUFFER;
     dtp_draft_use(&draft, dtp_lower_weight(l, l->block.adapter[index]), DTP_READ);
-    bool stays = matrix->magnitudes && keeps(pass);
+    bool stays = matrix->magnitudes && dtp_adapter_keeps(pass);
     dtp_buffer_id wide = dtp_draft_new(l, &draft, "adapter result", stays ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE,
                                        rows_bytes(l, matrix, matrix->out, true), DTP_WRITE);
     multiply_rows(l, &draft, matrix, matrix->out, matrix->rank);
@@ -498,6 +500,8 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     bool wanted = dtp_lower_wants_gradient(l, b->index);
     dtp_buffer_id made = DTP_NO_BUFFER;
+    if (matrix->folded)
+        return dtp_backward_folded(b, index, gradient, last_reader);
     if (matrix->rank) {
         dtp_lower_fetch(l, l->block.adapter[index]);
         dtp_buffer_id scaled = matrix->magnitudes ? dtp_backward_magnitudes(b, index, gradient, wanted)

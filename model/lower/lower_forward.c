@@ -203,12 +203,13 @@ static dtp_op_id gather_input(const struct pass *pass, int index)
 static void read_input(const struct pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_lowering *l = pass->l;
-    bool last = dtp_layer_tensors_last_reader(&l->tensors, index) && !l->matrix[index].rank; /* else its adapter is */
+    const bool beside = l->matrix[index].rank && !l->matrix[index].folded;
+    bool last = dtp_layer_tensors_last_reader(&l->tensors, index) && !beside; /* else its adapter is */
     if (l->gathered.index == DTP_NO_INDEX || l->matrix[index].own_rows) {
         read(pass, draft, l->tensors.input[index], last);
         return;
     }
-    last = !read_later(l, index, false) && !l->matrix[index].rank;
+    last = !read_later(l, index, false) && !beside;
     dtp_draft_use(draft, l->gathered, last ? DTP_READ | DTP_FREE : DTP_READ);
     if (last)
         l->gathered = DTP_NO_BUFFER;
@@ -271,7 +272,7 @@ static void linear(const struct pass *pass, int index)
         return;
     }
     dtp_lower_fetch(l, index);
-    dtp_buffer_id weight = dtp_lower_weight(l, index);
+    dtp_buffer_id weight = matrix->folded ? dtp_forward_folded(pass, index) : dtp_lower_weight(l, index);
     dtp_buffer_id input = pass->module->tensor[l->tensors.input[index]];
     dtp_buffer_id narrow_input = dtp_lower_fp8_cast(l, DTP_FP8_INPUT, matrix, input);
     dtp_buffer_id narrow_weight = dtp_lower_fp8_cast(l, DTP_FP8_WEIGHT, matrix, weight);
@@ -300,7 +301,7 @@ static void linear(const struct pass *pass, int index)
     if (beside.index != DTP_NO_INDEX)
         l->awaited = beside;
     dtp_lower_unfetch(l);
-    if (matrix->rank)
+    if (matrix->rank && !matrix->folded)
         dtp_forward_adapter(pass, index, ends);
 }
 

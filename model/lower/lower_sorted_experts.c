@@ -43,6 +43,7 @@ void dtp_forward_sorted_unpermute(const struct pass *pass, const struct dtp_laye
     double more = ((shared ? 3 : 0) + (weighed ? 2 : 0)) * r.c * r.h;
     draft_eager(l, &draft, r.c * (r.k + 1) * r.h + more, 1u + (shared ? 1u : 0) + (weighed ? 2u : 0));
     dtp_draft_end(l, &draft);
+    dtp_forward_end_folded(pass);
 }
 
 /* Zeros c k h, the gradient laid out c k h + c h, added by index 3 c k h, behind a sort of pairs of 8 bytes, by radix
@@ -76,9 +77,8 @@ void dtp_backward_sorted_unpermute(struct dtp_block_backward *b)
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE_BACKWARD, "weights");
     b->gradient[DTP_TENSOR_EXPERT_DOWN] =
         dtp_backward_workspace(l, &draft, "gradient of results", row_bytes(l), DTP_WRITE);
-    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] =
-        dtp_backward_workspace(l, &draft, "router weight gradient",
-                               local_bytes(l, 4 * l->tensors.kind.experts_per_token), DTP_WRITE);
+    b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = dtp_backward_workspace(
+        l, &draft, "router weight gradient", local_bytes(l, 4 * l->tensors.kind.experts_per_token), DTP_WRITE);
     dtp_backward_workspace(l, &draft, "terms of weights' gradients", row_bytes(l), DTP_UPDATE | DTP_FREE);
     dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, DTP_TENSOR_EXPERT_DOWN, DTP_READ | DTP_FREE);

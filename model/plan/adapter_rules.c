@@ -1,6 +1,7 @@
 /* What plans with adapters are resolved to, and what they are refused. */
 #include "plan/degrees.h"
 #include "plan/rules.h"
+#include "plan/slice.h"
 
 #include <inttypes.h>
 
@@ -165,7 +166,8 @@ static void check_matrices(struct dtp_resolver *r)
     const struct dtp_adapter_choice *a = &r->plan->adapters;
     struct dtp_layer_kind kind;
     uint32_t adapted = 0, absent = a->targets;
-    dtp_layer_kind_of(r->transformer, dtp_layer_mlp_of(r->transformer), false, false, &kind);
+    const struct dtp_transformer kept = dtp_plan_packs_experts(r->transformer, r->plan);
+    dtp_layer_kind_of(&kept, dtp_layer_mlp_of(&kept), false, false, &kind);
     dtp_plan_adapt_kind(r->plan, &kind);
     for (int i = 0; i < kind.matrices; i++) {
         const struct dtp_layer_matrix *matrix = &kind.matrix[i];
@@ -196,6 +198,18 @@ static void check_matrices(struct dtp_resolver *r)
                         gate ? "no gate: its MLP is up and down" : "others");
 }
 
+/* ParamWrapper of peft's tuners/lora/layer.py, which refuses dropout itself. */
+static void check_parameters(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    if (!p->adapters.parameters)
+        return;
+    if (p->strategy != DTP_DDP)
+        dtp_plan_refuse(r, "lora_parameters", "in shards is not modelled; use strategy ddp");
+    if (p->adapters.dropout > 0)
+        dtp_plan_refuse(r, "lora_dropout", "is not what adapters of parameters can have (peft refuses it); use 0");
+}
+
 /* Experts in one tensor of each matrix are no linears: target_modules does not reach them, nor do packed formats. */
 static void check_expert_parameters(struct dtp_resolver *r)
 {
@@ -216,6 +230,7 @@ void dtp_plan_check_adapters(struct dtp_resolver *r)
     const struct dtp_transformer *t = r->transformer;
     if (t->experts && !dtp_plan_calls_experts(r->plan))
         check_expert_parameters(r);
+    check_parameters(r);
     if (t->experts && !dtp_transformer_is_uniform(t))
         dtp_plan_refuse(r, "lora", "with experts in some of the layers only is not modelled yet");
     else if (r->transformer->kv_latent)

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/nearest.h"
 #include "plan/rules.h"
+#include "plan/slice.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -108,6 +109,23 @@ void dtp_targets_text(uint32_t targets, char out[DTP_TARGETS_BYTES])
             used += (size_t)snprintf(out + used, DTP_TARGETS_BYTES - used, "%s%s", used ? "+" : "", target_words[i]);
 }
 
+static const char *const parameter_words[] = {"none", "gate_up", "down", "gate_up+down"};
+
+const char *dtp_parameters_text(uint32_t parameters)
+{
+    return parameter_words[(parameters >> DTP_TARGET_UP & 1) + 2 * (parameters >> DTP_TARGET_DOWN & 1)];
+}
+
+bool dtp_parameters_parse(const char *text, uint32_t *out)
+{
+    for (uint32_t i = 0; i < sizeof parameter_words / sizeof *parameter_words; i++)
+        if (strcmp(text, parameter_words[i]) == 0) {
+            *out = (i & 1) << DTP_TARGET_UP | (i >> 1) << DTP_TARGET_DOWN;
+            return true;
+        }
+    return false;
+}
+
 /* One of a list's words, with or without the "_proj" of Transformers' names. */
 static bool parse_target(const char *word, size_t length, uint32_t *targets)
 {
@@ -188,7 +206,10 @@ void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kin
         enum dtp_adapter_target target = target_of(kind->matrix[i].id);
         kind->matrix[i].frozen = true;
         bool named = target < DTP_TARGET_COUNT && choice->targets & 1u << target;
-        kind->matrix[i].rank = named && !(kind->matrix[i].expert && parameters) ? choice->rank : 0;
+        kind->matrix[i].folded =
+            kind->matrix[i].expert && target < DTP_TARGET_COUNT && choice->parameters & 1u << target;
+        named = kind->matrix[i].expert && parameters ? kind->matrix[i].folded : named;
+        kind->matrix[i].rank = named ? choice->rank : 0;
         kind->matrix[i].magnitudes = choice->dora && kind->matrix[i].rank ? kind->matrix[i].out : 0;
     }
 }
@@ -229,7 +250,8 @@ void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dt
         *out = (struct dtp_trained_count){.trained = count.total};
         return;
     }
-    dtp_layer_kind_of(transformer, dtp_layer_mlp_of(transformer), plan->fused_qkv, plan->fused_gate_up, &kind);
+    const struct dtp_transformer kept = dtp_plan_packs_experts(transformer, plan);
+    dtp_layer_kind_of(&kept, dtp_layer_mlp_of(transformer), plan->fused_qkv, plan->fused_gate_up, &kind);
     dtp_plan_adapt_kind(plan, &kind);
     for (int i = 0; i < kind.matrices; i++) {
         const struct dtp_layer_matrix *matrix = &kind.matrix[i];

@@ -50,6 +50,9 @@ enum dtp_adapter_target {
 /* "all", "attention", or as "q+v", for commas are between the values of a sweep, but are read as well. False for a word
  * that is none of them. */
 #define DTP_TARGETS_BYTES 40
+/* Of parameters: none, gate_up, down, or gate_up+down. */
+const char *dtp_parameters_text(uint32_t parameters);
+bool dtp_parameters_parse(const char *text, uint32_t *out);
 void dtp_targets_text(uint32_t targets, char out[DTP_TARGETS_BYTES]);
 bool dtp_targets_parse(const char *text, uint32_t *out);
 
@@ -57,6 +60,8 @@ bool dtp_targets_parse(const char *text, uint32_t *out);
 struct dtp_adapter_choice {
     uint32_t rank; /* 0: all weights are trained */
     uint32_t targets;
+    uint32_t parameters;  /* of experts that are one tensor of each matrix, which have one: bits of DTP_TARGET_UP, gate
+                             and up side by side, and DTP_TARGET_DOWN (target_parameters of peft) */
     enum dtp_dtype dtype; /* of adapters at rest, with their gradients: fp32, or a 16-bit one, resolved to that of the
                              computation */
     enum dtp_base base;

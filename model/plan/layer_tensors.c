@@ -70,7 +70,7 @@ static bool keeps_input(const struct dtp_layer_kind *kind, const struct dtp_plan
     const bool reads = plan->adapters.dropout <= 0 && !casts;
     for (int i = 0; i < kind->matrices; i++)
         if (op->makes & UINT64_C(1) << kind->matrix[i].result &&
-            (!kind->matrix[i].frozen || (kind->matrix[i].rank && reads)))
+            (!kind->matrix[i].frozen || kind->matrix[i].folded || (kind->matrix[i].rank && reads)))
             return true;
     return false;
 }

@@ -69,6 +69,7 @@
     X(CHAINS, dtp_plan_layers(p)->chains_norms, "runtime peft, or deepspeed with transformers_layers")                 \
     X(CALLERS, p->runtime->calls_experts && !p->runtime->slots_rows, "runtime peft")                                   \
     X(ADAPTERS, p->adapters.rank, "adapters (lora)")                                                                   \
+    X(FOLDERS, p->adapters.rank && p->grouped_experts, "adapters (lora) with grouped_experts")                         \
     X(BITSANDBYTES,                                                                                                    \
       p->adapters.rank && p->runtime->bitsandbytes &&                                                                  \
           (p->adapters.base == DTP_BASE_NF4 || p->adapters.base == DTP_BASE_NF4_DOUBLE),                               \

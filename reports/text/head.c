@@ -312,7 +312,7 @@ static void print_trained(const struct dtp_job *job, const struct dtp_page *page
         a->targets == DTP_TARGETS_ALL ? "all linears of the layers" : targets,
         a->targets == DTP_TARGETS_ATTENTION ? "'s linears"
         : a->targets == DTP_TARGETS_ALL && job->transformer.experts && !dtp_plan_calls_experts(&job->plan)
-            ? ", of which experts are none"
+            ? (a->parameters ? ", experts' parameters beside" : ", of which experts are none")
             : "",
         dtp_dtype_text(a->dtype), a->train_ends ? ", with embedding and head" : "",
         dtp_page_grouped(count.frozen, frozen, sizeof frozen), (double)count.frozen_bytes / (double)(1 << 30),

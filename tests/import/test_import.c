@@ -268,12 +268,19 @@ static void trainer_projections(void **state)
     expect_refusal(TRAINER "optim: galore_adamw_8bit\noptim_target_modules: [attn, mlp]\n", ONE_GPU, "optim");
 }
 
-/* Adapters of experts' parameters are refused with what they would be; a list of none is none. */
+/* Adapters of experts' parameters, of all layers; a list of none is none. */
 static void adapted_parameters(void **state)
 {
     (void)state;
 #define ADAPTED TRAINER "use_peft: true\nlora_r: 8\nlora_target_parameters: "
-    expect_refusal(ADAPTED "[mlp.experts.gate_up_proj]\n", ONE_GPU, "adapters of experts' parameters");
+#define WITH_EXPERTS "model=qwen3-30b-a3b gpu=h200-sxm gpus=1 seq=2048"
+    import(ADAPTED "[mlp.experts.gate_up_proj]\nlora_dropout: 0.0\n", WITH_EXPERTS);
+    assert_true(file.job.plan.grouped_experts && file.job.plan.adapters.parameters == 1u << DTP_TARGET_UP);
+    import(ADAPTED "[mlp.experts.down_proj, mlp.experts.gate_up_proj]\nlora_dropout: 0.0\n", WITH_EXPERTS);
+    assert_int_equal(file.job.plan.adapters.parameters, 1u << DTP_TARGET_UP | 1u << DTP_TARGET_DOWN);
+    expect_refusal(ADAPTED "[7.mlp.experts.down_proj]\n", WITH_EXPERTS, "names those of some layers");
+    expect_refusal(ADAPTED "[mlp.gate.weight]\n", WITH_EXPERTS, "names others than");
+    expect_refusal(ADAPTED "[mlp.experts.down_proj]\n", ONE_GPU, "grouped_experts");
     import(ADAPTED "null\n", ONE_GPU);
     assert_int_equal(file.job.plan.adapters.rank, 8);
 }

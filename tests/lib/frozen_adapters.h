@@ -3,9 +3,9 @@
 #ifndef TEST_FROZEN_ADAPTERS_H
 #define TEST_FROZEN_ADAPTERS_H
 
-static const enum dtp_key frozen_adapter_keys[] = {DTP_KEY_lora_alpha,     DTP_KEY_lora_targets, DTP_KEY_lora_dtype,
-                                                   DTP_KEY_lora_dropout,   DTP_KEY_base,         DTP_KEY_train_ends,
-                                                   DTP_KEY_gptq_operators, DTP_KEY_dora};
+static const enum dtp_key frozen_adapter_keys[] = {
+    DTP_KEY_lora_alpha, DTP_KEY_lora_targets,   DTP_KEY_lora_dtype, DTP_KEY_lora_dropout,   DTP_KEY_base,
+    DTP_KEY_train_ends, DTP_KEY_gptq_operators, DTP_KEY_dora,       DTP_KEY_lora_parameters};
 
 static inline bool frozen_of_adapters(enum dtp_key key)
 {

@@ -343,6 +343,7 @@
     X(expert_layer_step, SORTED, 1, "")                                                                                \
     X(optimizer, SORTED, 1, "adamw")                                                                                   \
     X(reshard_after_forward, SORTED, 1, "")                                                                            \
-    X(kv_latent, SORTED, 1, "")
+    X(kv_latent, SORTED, 1, "")                                                                                        \
+    X(lora_parameters, SORTED, 1, "gate_up+down|gate_up|down|none")
 
 #endif

@@ -96,6 +96,9 @@ static inline bool random_sorted_job(uint64_t layers, struct random_job *job)
         plan.adapters.targets = random_bool() ? DTP_TARGETS_ALL : DTP_TARGETS_ATTENTION;
         plan.adapters.dtype = random_bool() ? DTP_FP32 : DTP_BF16;
         plan.adapters.dropout = random_bool() ? 0.05 : 0;
+        if (plan.strategy == DTP_DDP && plan.adapters.dropout <= 0)
+            plan.adapters.parameters =
+                (random_bool() ? 1u << DTP_TARGET_UP : 0) | (random_bool() ? 1u << DTP_TARGET_DOWN : 0);
     }
     job->plan = plan;
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;

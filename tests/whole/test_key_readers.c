@@ -26,8 +26,8 @@ static const char *const only_keys[] = {
 /* Values that are no key's default: one of them is taken. */
 static bool set_other(enum dtp_key key, struct dtp_draft *draft)
 {
-    static const char *const values[] = {"false", "true", "1",   "2",   "64",   "copy", "cp-tp",     "a2a", "gpipe",
-                                         "cost",  "bf16", "q+v", "nf4", "fp16", "0.1",  "core_attn", "attn"};
+    static const char *const values[] = {"false", "true", "1",   "2",   "64",   "copy", "cp-tp",     "a2a",  "gpipe",
+                                         "cost",  "bf16", "q+v", "nf4", "fp16", "0.1",  "core_attn", "attn", "down"};
     const struct dtp_draft standard = {.plan = dtp_plan_default()};
     char why[256];
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
@@ -85,10 +85,10 @@ static void test_what_hides_a_key_is_named(void **state)
 /* False: the reader takes a key of its own beside it. */
 static bool is_read_alone(const char *reader)
 {
-    static const char *const others[] = {"FSDP1",         "SPLIT_TENSORS", "STAGES",      "INTERLEAVED",
-                                         "SPLIT_CONTEXT", "SPLIT",         "ULYSSES",     "ZERO_BUBBLE",
-                                         "SPLIT_EXPERTS", "EXPERT_ROOM",   "ADAPTERS",    "INT4",
-                                         "BITSANDBYTES",  "PREPARED",      "FP8_LINEARS", "REENTRANT_UNITS"};
+    static const char *const others[] = {
+        "FSDP1",        "SPLIT_TENSORS", "STAGES",        "INTERLEAVED",     "SPLIT_CONTEXT", "SPLIT",
+        "ULYSSES",      "ZERO_BUBBLE",   "SPLIT_EXPERTS", "EXPERT_ROOM",     "ADAPTERS",      "INT4",
+        "BITSANDBYTES", "PREPARED",      "FP8_LINEARS",   "REENTRANT_UNITS", "FOLDERS"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(reader, others[i]) == 0)
             return false;

@@ -281,10 +281,26 @@ static int projections_of(const struct dtp_transformer *t, struct projection out
     return count + (t->shared_expert_ffn ? mlp_of(h, t->shared_expert_ffn, gated, 0, out + count) : 0);
 }
 
+/* Adapters of experts' parameters multiply no token: 6 for each of those weights, 2 more than frozen ones; and of all
+ * experts W + B A twice, of its gradient those of B and A. */
+static double folded_flops(const struct random_job *job, double *of_token)
+{
+    const struct dtp_transformer *t = &job->transformer;
+    const struct dtp_adapter_choice *a = &job->plan.adapters;
+    double up = dtp_activation_is_gated(t->activation) ? 2 : 1, whole = 0;
+    double each = (double)(t->hidden * t->expert_ffn), layers = (double)t->layers;
+    whole += a->parameters & 1u << DTP_TARGET_UP ? up * each : 0;
+    whole += a->parameters & 1u << DTP_TARGET_DOWN ? each : 0;
+    *of_token = layers * 2 * whole * (double)t->experts_per_token;
+    return layers * (2 + 2) * 2 * whole * (double)t->experts * a->rank;
+}
+
 /* 4 for each frozen weight and token, 6 for each of adapters, the core 2 s d_q forward and 2 or 2.5 times that
  * backward. In the first layer the lowest projection with an adapter has no gradient of its input, neither through its
  * matrices nor through its adapters, and what lies below it no backward at all. DoRA multiplies B A by an identity in
- * each micro-step, and behind dropout W once more, forward and, but for that first one, backward. */
+ * each micro-step, and behind dropout W once more, forward and, but for that first one, backward. Adapters of experts'
+ * parameters multiply no token: 6 for each of those weights, and of all experts W + B A twice, of its gradient those of
+ * B and A. */
 static void check_adapted_flops(const struct random_job *job, const struct dtp_program_totals *totals)
 {
     const struct dtp_transformer *t = &job->transformer;
@@ -321,7 +337,9 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
             below += back * first;
         found = found || adapters > 0;
     }
-    double hand = tokens * (flops + head + layers * (1 + back) * core - below) + p->accumulate * layers * norms;
+    double folded, folds = folded_flops(job, &folded);
+    double hand = tokens * (flops + folded + head + layers * (1 + back) * core - below) +
+                  p->accumulate * (layers * norms + folds);
     double program = totals->matmul_flops + totals->attention_flops - totals->recompute_flops;
     if (fabs(program / hand - 1) <= 1e-12)
         return;

@@ -141,9 +141,86 @@ static void test_work(void **state)
     assert_true(flops[0] == flops[1]);
 }
 
+/* Adapters of both parameters, of rank 16: of gate and up, 28672 x 4096 of each expert, and of down, 4096 x 14336. */
+#define OF_UP (UINT64_C(16) * 8 * (4096 + 28672))
+#define OF_DOWN (UINT64_C(16) * 8 * (14336 + 4096))
+#define WHOLE (UINT64_C(8) * 3 * 4096 * 14336)
+
+static struct dtp_plan folded(void)
+{
+    struct dtp_plan plan = sorted();
+    dtp_precision_recipe("bf16-mixed", &plan.precision);
+    plan.adapters.dtype = DTP_FP32, plan.adapters.parameters = 1u << DTP_TARGET_UP | 1u << DTP_TARGET_DOWN;
+    return plan;
+}
+
+/* Without checkpoints all layers keep W + B A, in bf16, factors in bf16, and what both products multiply: two rows a
+ * token of 4096, and of 14336. Beside that stand adapters in fp32 with their moments. */
+static void test_folded_memory(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = mixtral();
+    struct dtp_plan plan = folded(), without = folded();
+    struct dtp_trained_count count;
+    struct dtp_cluster cluster = one_gpu;
+    cluster.gpu.memory_bytes = UINT64_C(400) << 30;
+    plan.checkpointing = without.checkpointing = DTP_CHECKPOINT_NONE, without.adapters.parameters = 0;
+    struct dtp_memory more = estimate(&t, &plan, &cluster), less = estimate(&t, &without, &cluster);
+    const uint64_t adapters = 32 * (OF_UP + OF_DOWN), rows = 2 * 2 * (4096 + 14336) * 2048;
+    assert_int_equal(more.params_bytes - less.params_bytes, 4 * adapters);
+    assert_int_equal(more.optimizer_bytes - less.optimizer_bytes, 8 * adapters);
+    assert_int_equal(more.phase_total_bytes[DTP_PHASE_LOSS] - less.phase_total_bytes[DTP_PHASE_LOSS],
+                     32 * (2 * WHOLE + rows) + 2 * adapters + 12 * adapters);
+    plan.precision.params = DTP_BF16;
+    dtp_plan_trained(&t, &plan, &count);
+    assert_int_equal(count.adapters, 13631488 + adapters);
+}
+
+/* Checkpointed, one layer has them at a time; its backward both sums, their factors, and the gradient of down's, or of
+ * up's alone, half of it gone: as many bytes each. In forward and in the replay each sum is made twice, 2 x 16 FLOPs an
+ * element; its gradient multiplies both factors. */
+static void test_folded_work(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = mixtral();
+    struct dtp_cluster cluster = one_gpu;
+    struct dtp_plan plan = folded();
+    struct dtp_program *program;
+    double sums = 0, gradients = 0, whole = 0;
+    cluster.oversubscription = 1;
+    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
+        cluster.gpu.peak_flops_per_s[i] = 1e15;
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, NULL), DTP_OK);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, NULL), DTP_OK);
+    const struct dtp_op *ops = dtp_program_ops(program);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        bool product =
+            ops[i].kind == DTP_OP_MATMUL && ops[i].demand->k > 1000; /* of attention's adapters: rank, or rows */
+        if (ops[i].kind == DTP_OP_MATMUL && strcmp(ops[i].name, "W + B A") == 0)
+            sums += ops[i].demand->flops;
+        if (product && ops[i].demand->m > 8 * 4000 &&
+            (strcmp(ops[i].name, "adapter B gradient") == 0 || strcmp(ops[i].name, "adapter A gradient") == 0))
+            gradients += ops[i].demand->flops;
+        if (ops[i].kind == DTP_OP_GROUPED_MATMUL && strstr(ops[i].name, "weight gradient"))
+            whole += ops[i].demand->flops;
+    }
+    assert_true(sums == 32 * 2 * 2 * 2 * 16 * (double)WHOLE);
+    assert_true(gradients == 32 * 2 * 2 * 16 * (double)WHOLE);
+    assert_true(whole == 32 * 2.0 * 2048 * 2 * 3 * 4096 * 14336);
+    dtp_program_destroy(program);
+    struct dtp_plan refused = folded();
+    refused.strategy = DTP_FULL_SHARD;
+    assert_refused(t, refused, "lora_parameters");
+    refused = folded(), refused.adapters.dropout = 0.1;
+    assert_refused(t, refused, "lora_dropout");
+    refused = folded(), refused.grouped_experts = false;
+    assert_refused(t, refused, "lora_parameters");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_layer), cmocka_unit_test(test_gpt_oss),
-                                       cmocka_unit_test(test_work)};
+                                       cmocka_unit_test(test_work), cmocka_unit_test(test_folded_memory),
+                                       cmocka_unit_test(test_folded_work)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
