@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 
 static const struct {
-    const char *begins, *words;
+    const char *begins, *ends, *words;
 } kinds[DTP_OUTPUT_KIND_COUNT] = {
-#define X(suffix, begins, words) {begins, words},
+#define X(suffix, begins, ends, words) {begins, ends, words},
     DTP_OUTPUT_TABLE(X)
 #undef X
 };
@@ -125,16 +125,54 @@ enum dtp_status dtp_output_write_sealed(const char *path, enum dtp_output_kind k
 
 #define MOST_OWN_BYTES (64u << 20) /* no figure and no page of ours is that large */
 
-static bool is_own(FILE *file, size_t bytes, const char *path, enum dtp_output_kind kind)
+/* Fields of a line of CSV, in which a comma between quotes parts nothing. */
+static size_t count_fields(const char *line)
+{
+    size_t fields = 1;
+    bool quoted = false;
+    for (; *line; line++) {
+        quoted = quoted != (*line == '"');
+        fields += *line == ',' && !quoted;
+    }
+    return fields;
+}
+
+/* Of a file that begins as one of `kind`: whether it also goes on and ends so. */
+static bool is_own_to_the_end(FILE *file, const char *ends)
+{
+    char *line = NULL;
+    size_t room = 0, fields = 0;
+    bool own = true, last = false;
+    for (ssize_t length; own && (length = getline(&line, &room, file)) >= 0;) {
+        fields = fields ? fields : count_fields(line);
+        own = ends ? !last : line[length - 1] != '\n' || count_fields(line) == fields;
+        last = ends && strncmp(line, ends, strlen(ends)) == 0;
+    }
+    free(line);
+    return own && (!ends || last);
+}
+
+static bool is_own_text(FILE *file, enum dtp_output_kind kind)
 {
     const char *begins = kinds[kind].begins;
-    size_t wanted = begins ? strlen(begins) : bytes;
-    char *text = bytes <= MOST_OWN_BYTES || begins ? malloc(wanted + 1) : NULL;
-    bool read = text && fread(text, 1, wanted, file) == wanted;
-    bool own = read && (begins ? memcmp(text, begins, wanted) == 0
-                               : kind != DTP_OUTPUT_MACHINE && is_sealed(language_of(path, kind), text, bytes));
+    for (const char *at = begins; *at; at++)
+        if (getc(file) != (unsigned char)*at)
+            return false;
+    rewind(file);
+    return is_own_to_the_end(file, kinds[kind].ends);
+}
+
+static bool is_own_sealed(FILE *file, size_t bytes, enum language language)
+{
+    char *text = bytes <= MOST_OWN_BYTES ? malloc(bytes + 1) : NULL;
+    bool own = text && fread(text, 1, bytes, file) == bytes && is_sealed(language, text, bytes);
     free(text);
     return own;
+}
+
+static bool is_own(FILE *file, size_t bytes, const char *path, enum dtp_output_kind kind)
+{
+    return kinds[kind].begins ? is_own_text(file, kind) : is_own_sealed(file, bytes, language_of(path, kind));
 }
 
 enum dtp_status dtp_output_may_replace(const char *path, enum dtp_output_kind kind, struct dtp_faults *faults)

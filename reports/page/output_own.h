@@ -2,9 +2,10 @@
  *
  * A file shows it by its content, never by its name. What people look at or are invited to change (figures, their
  * scripts and data, pages) ends in a seal, a remark in the file's own language with the digest of all that stands
- * before it: a file that was changed since is the user's. Tables and traces are for other programs, which a remark
- * would disturb; those are known by how they begin, a table by its header. What a machine was measured to be is never
- * replaced unasked, whoever wrote it. */
+ * before it: a file that was changed since is the user's. Tables, traces and step programs are for other programs,
+ * which a remark would disturb; those are known by how they begin and end, a table by its header and by lines that all
+ * have its columns: what was added to them is seen, a figure written over is not. What a machine was measured to be is
+ * never replaced unasked, whoever wrote it. */
 #ifndef DTP_OUTPUT_OWN_H
 #define DTP_OUTPUT_OWN_H
 
@@ -18,29 +19,31 @@
 #define DTP_MEMORY_BEGINS "time_s,op,"
 #define DTP_BACKTEST_BEGINS "id,source,gpu_key,strategy_key,verdict,"
 
-/* X(suffix, how it begins, words). Without a beginning: SEALED ones end in a seal, others never are dtplan's own. */
+/* X(suffix, how it begins, how its last line begins, words). A beginning and no end: a table, a last line without its
+ * end of line is a run's that was killed. Without a beginning: sealed ones end in a seal, others never are dtplan's
+ * own. */
 #define DTP_OUTPUT_TABLE(X)                                                                                            \
-    X(TRACE, DTP_TRACE_BEGINS, "trace")                                                                                \
-    X(TIMELINE, DTP_TIMELINE_BEGINS, "timeline")                                                                       \
-    X(SCHEDULE, DTP_SCHEDULE_PASSES_BEGINS, "table of passes")                                                         \
-    X(RANKS, DTP_RANKS_BEGINS, "table of ranks")                                                                       \
-    X(MEMORY, DTP_MEMORY_BEGINS, "table of memory")                                                                    \
-    X(BACKTEST, DTP_BACKTEST_BEGINS, "table of scored runs")                                                           \
-    X(PROGRAM, "program 1\nexecution ", "step program")                                                                \
-    X(PROGRAM_SET, "set 1", "set of step programs") /* of a pipeline, in the place of a program */                     \
-    X(STEP_LOG, DTP_STEP_LOG_BEGINS, "log of a run")                                                                   \
-    X(OP_TIMES, DTP_OP_TIMES_BEGINS, "table of operations' times")                                                     \
-    X(MACHINE, NULL, "machine file")                                                                                   \
-    X(PAGE, NULL, "page")                                                                                              \
-    X(FIGURE, NULL, "figure")                                                                                          \
-    X(SCRIPT, NULL, "script")                                                                                          \
-    X(CHART_DATA, NULL, "data")                                                                                        \
-    X(ROWS, NULL, "table")                                                                                             \
-    X(CHOICES, NULL, "file of matmul algorithms")                                                                      \
-    X(FOLDER, NULL, "folder")                                                                                          \
-    X(SNAPSHOT, NULL, "history of memory")
+    X(TRACE, DTP_TRACE_BEGINS, "]}", "trace")                                                                          \
+    X(TIMELINE, DTP_TIMELINE_BEGINS, NULL, "timeline")                                                                 \
+    X(SCHEDULE, DTP_SCHEDULE_PASSES_BEGINS, NULL, "table of passes")                                                   \
+    X(RANKS, DTP_RANKS_BEGINS, NULL, "table of ranks")                                                                 \
+    X(MEMORY, DTP_MEMORY_BEGINS, NULL, "table of memory")                                                              \
+    X(BACKTEST, DTP_BACKTEST_BEGINS, NULL, "table of scored runs")                                                     \
+    X(PROGRAM, "program 1\nexecution ", "end ops ", "step program")                                                    \
+    X(PROGRAM_SET, "set 1", "end roles ", "set of step programs") /* of a pipeline, in the place of a program */       \
+    X(STEP_LOG, DTP_STEP_LOG_BEGINS, NULL, "log of a run")                                                             \
+    X(OP_TIMES, DTP_OP_TIMES_BEGINS, NULL, "table of operations' times")                                               \
+    X(MACHINE, NULL, NULL, "machine file")                                                                             \
+    X(PAGE, NULL, NULL, "page")                                                                                        \
+    X(FIGURE, NULL, NULL, "figure")                                                                                    \
+    X(SCRIPT, NULL, NULL, "script")                                                                                    \
+    X(CHART_DATA, NULL, NULL, "data")                                                                                  \
+    X(ROWS, NULL, NULL, "table")                                                                                       \
+    X(CHOICES, NULL, NULL, "file of matmul algorithms")                                                                \
+    X(FOLDER, NULL, NULL, "folder")                                                                                    \
+    X(SNAPSHOT, NULL, NULL, "history of memory")
 enum dtp_output_kind {
-#define X(suffix, begins, words) DTP_OUTPUT_##suffix,
+#define X(suffix, begins, ends, words) DTP_OUTPUT_##suffix,
     DTP_OUTPUT_TABLE(X)
 #undef X
         DTP_OUTPUT_KIND_COUNT

@@ -145,10 +145,24 @@ replaces page.html report o.ini -o page.html
 replaces trace.json simulate o.ini --trace trace.json
 replaces timeline.csv simulate o.ini --timeline timeline.csv
 replaces memory.csv simulate o.ini --memory memory.csv
+replaces program.txt simulate o.ini --write-program program.txt
 replaces scored.csv backtest runs.csv -o scored.csv
 replaces log.csv run "${tiny[@]}" --log log.csv
 replaces trace.json run "${tiny[@]}" --trace trace.json
 replaces timeline.csv run "${tiny[@]}" --timeline timeline.csv
+# What was added to its tables and traces, too; a log that a kill cut short is still its own.
+for file in trace.json timeline.csv memory.csv program.txt; do
+    what=(simulate o.ini "--$(sed 's/program/write-program/' <<<"${file%.*}")" "$file")
+    expect 0 "${what[@]}"
+    echo mine >>"$file"
+    spares "$file" "${what[@]}"
+    says "$file: is there already"
+    expect 0 "${what[@]}" --force
+done
+echo mine >>scored.csv
+spares scored.csv backtest runs.csv -o scored.csv
+printf '7,1.2' >>log.csv
+expect 0 run "${tiny[@]}" --log log.csv
 sed -i 's/<h1/<h1 class="mine"/' page.html
 spares page.html report o.ini -o page.html
 mkdir v.ops && echo 'my times' >v.ops/0000.csv
