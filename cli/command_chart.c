@@ -134,7 +134,7 @@ static enum dtp_status chart(const struct dtp_context *context, enum dtp_chart k
     char title[256];
     enum dtp_status status = dtp_table_read(path, &table, context->faults);
     if (status == DTP_OK && as_it_is)
-        status = dtp_chart_check_table(kind, table, context->faults);
+        status = dtp_chart_check_memory(table, context->faults);
     else if (status == DTP_OK)
         status = dtp_chart_data_read(kind, table, filters, a->where_count, &data, context->faults);
     if (status == DTP_OK) {

@@ -1,7 +1,7 @@
 /* dtplan simulate: the job's step program, run operation by operation. */
 #include "cli/command.h"
 
-#include "chart/chart.h"
+#include "chart/chart_data.h"
 #include "cli/progress.h"
 #include "cli/set_job.h"
 #include "cli/step_tables.h"
@@ -59,12 +59,21 @@ static enum dtp_status draw_one(const struct dtp_context *context, const struct 
     char *png = dtp_chart_beside(csv, ".png");
     if (!png)
         return dtp_fault(context->faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    struct dtp_chart_data data = {0};
+    struct dtp_table *table = NULL;
     struct dtp_chart_figure figure = {.chart = chart,
+                                      .data = dtp_chart_is_whole(chart) ? NULL : &data,
                                       .csv = csv,
                                       .figure = png,
                                       .title = title,
                                       .closed_peak_bytes = simulated->closed.memory.allocated_peak_bytes};
-    enum dtp_status status = dtp_chart_draw(&figure, said, sizeof said, context->faults);
+    enum dtp_status status = figure.data ? dtp_table_read(csv, &table, context->faults) : DTP_OK;
+    if (status == DTP_OK && figure.data)
+        status = dtp_chart_data_read(chart, table, NULL, 0, &data, context->faults);
+    if (status == DTP_OK)
+        status = dtp_chart_draw(&figure, said, sizeof said, context->faults);
+    dtp_chart_data_destroy(&data);
+    dtp_table_destroy(table);
     free(png);
     if (status == DTP_OK) /* on the side: standard output may be JSON */
         dtp_fault(context->faults, DTP_OK, NULL, 0, "%s", said);

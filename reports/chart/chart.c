@@ -37,7 +37,7 @@ static const char *ending_of(const char *path)
 
 bool dtp_chart_is_whole(enum dtp_chart chart)
 {
-    return chart == DTP_CHART_MEMORY || chart == DTP_CHART_TIMELINE;
+    return chart == DTP_CHART_MEMORY;
 }
 
 enum dtp_status dtp_chart_check_name(const char *figure, struct dtp_faults *faults)

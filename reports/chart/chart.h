@@ -17,7 +17,7 @@
 /* X(enum suffix, name as typed = script reports/chart/NAME.gp, what it shows, where its table comes from). */
 #define DTP_CHART_TABLE(X)                                                                                             \
     X(MEMORY, "memory", "device memory over one step, stacked by owner", "dtplan simulate --memory FILE.csv")          \
-    X(TIMELINE, "timeline", "when each operation of a step runs, a lane a stream",                                     \
+    X(TIMELINE, "timeline", "when each operation of a step runs, a lane a stream and rank",                            \
       "dtplan simulate --timeline FILE.csv")                                                                           \
     X(SCHEDULE, "schedule", "the passes of a pipeline schedule, a lane a rank, micro-batches numbered",                \
       "dtplan schedule --schedule NAME --passes FILE.csv")                                                             \

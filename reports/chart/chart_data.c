@@ -7,21 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum dtp_status dtp_chart_check_table(enum dtp_chart chart, const struct dtp_table *table, struct dtp_faults *faults)
+enum dtp_status dtp_chart_check_memory(const struct dtp_table *table, struct dtp_faults *faults)
 {
-    /* By place, as the scripts find them: first and last of those that they use. */
+    /* By place, as the script finds them: first and last of those that it uses. */
     static const struct {
         const char *column;
         long place;
-    } places[][2] = {{{"time_s", 0}, {"total_bytes", 11}}, {{"stream", 1}, {"end_s", 9}}};
-    for (int i = 0; i < 2; i++) {
-        const char *column = places[chart == DTP_CHART_TIMELINE][i].column;
-        if (dtp_table_column(table, column) != places[chart == DTP_CHART_TIMELINE][i].place)
+    } places[] = {{"time_s", 0}, {"total_bytes", 11}};
+    for (int i = 0; i < 2; i++)
+        if (dtp_table_column(table, places[i].column) != places[i].place)
             return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 1,
-                             "column %ld is not '%s'; the table of the chart '%s' comes from %s",
-                             places[chart == DTP_CHART_TIMELINE][i].place + 1, column, dtp_chart_name(chart),
-                             dtp_chart_command(chart));
-    }
+                             "column %ld is not '%s'; the table of the chart '%s' comes from %s", places[i].place + 1,
+                             places[i].column, dtp_chart_name(DTP_CHART_MEMORY), dtp_chart_command(DTP_CHART_MEMORY));
     if (dtp_table_row_count(table) == 0)
         return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 0, "has no row to draw");
     return DTP_OK;
@@ -29,11 +26,17 @@ enum dtp_status dtp_chart_check_table(enum dtp_chart chart, const struct dtp_tab
 
 /* Of the others the table is drawn as it is. */
 static dtp_chart_reader *const readers[DTP_CHART_COUNT] = {
-    [DTP_CHART_SCHEDULE] = dtp_chart_read_schedule,   [DTP_CHART_STRATEGIES] = dtp_chart_read_bars,
-    [DTP_CHART_STEP] = dtp_chart_read_bars,           [DTP_CHART_MICRO_BATCH] = dtp_chart_read_micro_batch,
-    [DTP_CHART_SCALING] = dtp_chart_read_scaling,     [DTP_CHART_PARETO] = dtp_chart_read_pareto,
-    [DTP_CHART_BACKTEST] = dtp_chart_read_backtest,   [DTP_CHART_DECISIONS] = dtp_chart_read_decisions,
-    [DTP_CHART_BANDWIDTH] = dtp_chart_read_bandwidth, [DTP_CHART_MACHINE_RESIDUALS] = dtp_chart_read_residuals,
+    [DTP_CHART_TIMELINE] = dtp_chart_read_timeline,
+    [DTP_CHART_SCHEDULE] = dtp_chart_read_schedule,
+    [DTP_CHART_STRATEGIES] = dtp_chart_read_bars,
+    [DTP_CHART_STEP] = dtp_chart_read_bars,
+    [DTP_CHART_MICRO_BATCH] = dtp_chart_read_micro_batch,
+    [DTP_CHART_SCALING] = dtp_chart_read_scaling,
+    [DTP_CHART_PARETO] = dtp_chart_read_pareto,
+    [DTP_CHART_BACKTEST] = dtp_chart_read_backtest,
+    [DTP_CHART_DECISIONS] = dtp_chart_read_decisions,
+    [DTP_CHART_BANDWIDTH] = dtp_chart_read_bandwidth,
+    [DTP_CHART_MACHINE_RESIDUALS] = dtp_chart_read_residuals,
 };
 
 enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table *table,
@@ -48,12 +51,13 @@ enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table
     enum dtp_status status = dtp_chart_source_read(table, filters, filter_count, x, &source, faults);
     if (status == DTP_OK && !(out->rows = calloc(source.row_count, sizeof *out->rows)))
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    if (status == DTP_OK) /* a reader may say more */
+        dtp_chart_source_shared(&source, out->shared, sizeof out->shared);
     if (status == DTP_OK)
         status = readers[chart] ? readers[chart](&source, out, faults)
                                 : dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "the chart '%s' shows its table as it is",
                                             dtp_chart_name(chart));
     if (status == DTP_OK) {
-        dtp_chart_source_shared(&source, out->shared, sizeof out->shared);
         out->refused = source.refused;
     } else {
         dtp_chart_data_destroy(out);

@@ -40,18 +40,20 @@ struct dtp_chart_part {
 /* Of STRATEGIES and STEP, in the order of the data's columns behind the first, which is what bars are measured by. */
 #define DTP_CHART_MEMORY_PARTS 12
 #define DTP_CHART_STEP_PARTS 10
+/* Of TIMELINE a part by the class of its operations, of collectives by their kind. */
+#define DTP_CHART_TIMELINE_PARTS 12
 extern const struct dtp_chart_part dtp_chart_memory_parts[DTP_CHART_MEMORY_PARTS];
 extern const struct dtp_chart_part dtp_chart_step_parts[DTP_CHART_STEP_PARTS];
+extern const struct dtp_chart_part dtp_chart_timeline_parts[DTP_CHART_TIMELINE_PARTS];
 
 /* Rows with `column` = `value` only. */
 struct dtp_chart_filter {
     const char *column, *value;
 };
 
-/* Whether `table` is what the charts MEMORY and TIMELINE are drawn from, column by column; a fault says what is
- * missing. */
-enum dtp_status dtp_chart_check_table(enum dtp_chart chart, const struct dtp_table *table, struct dtp_faults *faults);
-/* `chart` is none of MEMORY and TIMELINE. DTP_BAD_INPUT: a column it needs is missing, no row is left, or there are
+/* Whether `table` is what the chart MEMORY is drawn from, column by column; a fault says what is missing. */
+enum dtp_status dtp_chart_check_memory(const struct dtp_table *table, struct dtp_faults *faults);
+/* `chart` is not MEMORY. DTP_BAD_INPUT: a column it needs is missing, no row is left, or there are
  * more plans than can be told apart. Caller destroys. */
 enum dtp_status dtp_chart_data_read(enum dtp_chart chart, const struct dtp_table *table,
                                     const struct dtp_chart_filter *filters, size_t filter_count,

@@ -1,5 +1,7 @@
 #include "chart/chart_rows.h"
 
+#include "base/append.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,8 +70,11 @@ bool dtp_chart_is_oom(const struct dtp_chart_source *s, size_t row)
 enum dtp_status dtp_chart_no_row(const struct dtp_chart_source *s, const struct dtp_chart_data *data,
                                  struct dtp_faults *faults)
 {
+    char shown[300] = "";
+    for (size_t i = 0; i < data->column_count; i++)
+        dtp_append_part(shown, sizeof shown, ", ", "%s", data->columns[i]);
     return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
-                     "has no row with all that the chart '%s' shows", dtp_chart_name(data->chart));
+                     "has no row with all that the chart '%s' shows: %s", dtp_chart_name(data->chart), shown);
 }
 
 bool dtp_chart_number(struct dtp_chart_data *data)

@@ -35,6 +35,6 @@ typedef enum dtp_status dtp_chart_reader(const struct dtp_chart_source *s, struc
                                          struct dtp_faults *faults);
 dtp_chart_reader dtp_chart_read_bars, dtp_chart_read_micro_batch, dtp_chart_read_scaling, dtp_chart_read_backtest,
     dtp_chart_read_decisions, dtp_chart_read_pareto, dtp_chart_read_bandwidth, dtp_chart_read_schedule,
-    dtp_chart_read_residuals;
+    dtp_chart_read_timeline, dtp_chart_read_residuals;
 
 #endif

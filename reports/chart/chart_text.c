@@ -13,21 +13,6 @@
 #define TICK_CELLS 12 /* an axis has a figure about so often */
 #define GAP 2
 
-/* Of a lane: a part by the class of its operations, of collectives by their kind. */
-static const struct dtp_chart_part timeline_parts[] = {
-    {'M', "matmul", "matmul"},
-    {'A', "attention", "attention"},
-    {'k', "memory", "memory-bound kernels"},
-    {'G', "all_gather", "all-gather"},
-    {'R', "reduce_scatter", "reduce-scatter"},
-    {'S', "all_reduce", "all-reduce"},
-    {'C', "collective", "other collective"},
-    {'U', "upload", "host to GPU"},
-    {'D', "download", "GPU to host"},
-    {'h', "host", "host"},
-    {'s', "storage", "storage"},
-};
-
 /* A set of parts, and which of them the chart shows. */
 struct legend {
     const struct dtp_chart_part *parts;
@@ -36,7 +21,8 @@ struct legend {
 };
 
 static const struct legend memory_legend = {.parts = dtp_chart_memory_parts, .count = DTP_CHART_MEMORY_PARTS},
-                           step_legend = {.parts = dtp_chart_step_parts, .count = DTP_CHART_STEP_PARTS};
+                           step_legend = {.parts = dtp_chart_step_parts, .count = DTP_CHART_STEP_PARTS},
+                           timeline_legend = {.parts = dtp_chart_timeline_parts, .count = DTP_CHART_TIMELINE_PARTS};
 
 bool dtp_chart_is_area(enum dtp_chart chart)
 {
@@ -295,42 +281,28 @@ static enum dtp_status memory(const struct dtp_table *table, const struct dtp_pa
 
 /* ---- lanes ------------------------------------------------------------------------------------------------------- */
 
-static size_t kind_of(const struct dtp_table *table, size_t row, const struct legend *legend)
-{
-    const char *kind = dtp_table_text(table, row, dtp_table_column(table, "kind"));
-    const char *class = dtp_table_text(table, row, dtp_table_column(table, "class"));
-    size_t found = legend->count;
-    for (size_t i = 0; i < legend->count; i++)
-        if (strcmp(legend->parts[i].column, class) == 0)
-            found = i;
-    for (size_t i = 0; i < legend->count && strcmp(class, "collective") == 0; i++)
-        if (strcmp(legend->parts[i].column, kind) == 0)
-            return i;
-    return found;
-}
-
-/* Adds the time of one operation to the cells that it runs in. */
+/* Adds the time of one box to the cells that it runs in. */
 static void add_busy(double (*busy)[MAX_PARTS], int cells, double from, double to, size_t part)
 {
     for (int cell = (int)from; cell < cells && cell < to; cell++)
         busy[cell][part] += fmax(0, fmin(to, cell + 1) - fmax(from, cell));
 }
 
-/* One lane: each cell shows the kind that ran longest in it. Returns false where the stream did nothing. */
-static bool print_lane(const struct dtp_table *table, const char *stream, struct legend *legend, double last_s,
-                       int cells, double (*busy)[MAX_PARTS], const struct dtp_page *page)
+/* One lane, whose rows begin at `first`: each cell shows the kind that ran longest in it. Returns the row behind it. */
+static size_t print_lane(const struct dtp_chart_data *data, size_t first, struct legend *legend, double last_s,
+                         int cells, int name, const struct dtp_page *page)
 {
+    static double busy[MAX_CELLS][MAX_PARTS];
     char line[MAX_CELLS + 1];
     double all = 0;
-    memset(busy, 0, (size_t)cells * sizeof *busy);
-    for (size_t row = 0; row < dtp_table_row_count(table); row++) {
-        size_t part = kind_of(table, row, legend);
-        double start_s = figure(table, row, "start_s"), end_s = figure(table, row, "end_s");
-        if (part == legend->count || !(end_s > start_s) ||
-            strcmp(dtp_table_text(table, row, dtp_table_column(table, "stream")), stream) != 0)
+    size_t row = first;
+    memset(busy, 0, sizeof busy);
+    for (; row < data->row_count && data->rows[row].value[0] == data->rows[first].value[0]; row++) {
+        const double *v = data->rows[row].value; /* as dtp_chart_read_timeline has them */
+        if (v[5] > 0)
             continue;
-        add_busy(busy, cells, start_s / last_s * cells, end_s / last_s * cells, part);
-        all += end_s - start_s;
+        add_busy(busy, cells, v[2] / last_s * cells, v[3] / last_s * cells, (size_t)v[1]);
+        all += v[4];
     }
     for (int cell = 0; cell < cells; cell++) {
         size_t best = 0;
@@ -339,33 +311,35 @@ static bool print_lane(const struct dtp_table *table, const char *stream, struct
         line[cell] = busy[cell][best] > 0 ? legend->parts[best].letter : ' ';
         legend->shown[best] |= busy[cell][best] > 0;
     }
-    if (all > 0)
-        fprintf(page->file, "%9s |%.*s| %.0f %%\n", stream, cells, line, 100 * all / last_s);
-    return all > 0;
+    print_label(data->rows[first].label, name, page);
+    fprintf(page->file, " |%.*s| %.0f %%\n", cells, line, 100 * all / last_s);
+    return row;
 }
 
-static enum dtp_status timeline(const struct dtp_table *table, const struct dtp_page *page, struct dtp_faults *faults)
+static void timeline(const struct dtp_chart_data *data, const struct dtp_page *page)
 {
-    static const char *const streams[] = {"compute",   "tensor", "copy",     "gather", "reduce",
-                                          "replicate", "upload", "download", "host",   "storage"};
-    static double busy[MAX_CELLS][MAX_PARTS];
-    struct legend legend = {.parts = timeline_parts, .count = sizeof timeline_parts / sizeof *timeline_parts};
-    int cells = cells_beside(18, page);
+    struct legend legend = timeline_legend;
     double last_s = 0;
-    for (size_t row = 0; row < dtp_table_row_count(table); row++)
-        last_s = fmax(last_s, figure(table, row, "end_s"));
-    if (!(last_s > 0))
-        return nothing(DTP_CHART_TIMELINE, faults);
-    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
-        if (print_lane(table, streams[i], &legend, last_s, cells, busy, page))
-            fprintf(page->file, "%9s |%*s|\n", "", cells, "");
+    int name = 9, most = dtp_page_columns(page) / 3;
+    for (size_t row = 0; row < data->row_count; row++) {
+        int width = dtp_page_width(data->rows[row].label);
+        name = width > name ? width : name;
+        last_s = fmax(last_s, data->rows[row].value[3]);
+    }
+    name = name > most ? most : name;
+    int cells = cells_beside(name + 9, page);
+    bool apart = data->row_count && data->rows[data->row_count - 1].value[0] < 12; /* few enough for lines between */
+    for (size_t row = 0; row < data->row_count;) {
+        row = print_lane(data, row, &legend, last_s, cells, name, page);
+        if (apart)
+            fprintf(page->file, "%*s |%*s|\n", name, "", cells, "");
+    }
     double unit = last_s < 1 ? 1e-3 : 1;
-    print_axis(11, cells, last_s / unit,
+    print_axis(name + 2, cells, last_s / unit,
                unit < 1 ? "ms of the step; %: how long the stream is busy"
                         : "s of the step; %: how long the stream is busy",
                page);
     print_legend(&legend, "each cell what runs longest in it", page);
-    return DTP_OK;
 }
 
 enum dtp_status dtp_chart_text(enum dtp_chart chart, const char *title, const struct dtp_chart_data *data,
@@ -374,7 +348,7 @@ enum dtp_status dtp_chart_text(enum dtp_chart chart, const char *title, const st
     print_title(title, page);
     switch (chart) {
     case DTP_CHART_MEMORY: return memory(table, page, faults);
-    case DTP_CHART_TIMELINE: return timeline(table, page, faults);
+    case DTP_CHART_TIMELINE: timeline(data, page); return DTP_OK;
     default: return bars(chart, data, page, faults);
     }
 }

@@ -1,66 +1,48 @@
-# Lanes of one step, a stream each; below, a part of it enlarged.
-kinds = "matmul attention memory all_gather reduce_scatter all_reduce other copy host"
-names = "'matmul' 'attention' 'memory-bound kernels' 'all-gather' 'reduce-scatter' 'all-reduce' 'other collective' \
-'host copy' 'host and storage'"
-colours = "#0072B2 #56B4E9 #F0E442 #D55E00 #CC79A7 #E69F00 #333333 #009E73 #999999"
-kind(op, class) = class eq "collective" ? (strstrt(kinds, op) ? op : "other") : \
-    class eq "upload" || class eq "download" ? "copy" : class eq "host" || class eq "storage" ? "host" : class
-is(k) = (column(10) > column(9) && kind(strcol(3), strcol(4)) eq word(kinds, k))
-# Lanes and colours that are used, in their order.
-streams = "compute copy tensor gather reduce replicate upload download host storage"
-# One pass finds them: a table may have a hundred thousand rows.
-seen_lanes = " "
-seen_kinds = " "
-add(list, what) = strstrt(list, " " . what . " ") ? list : list . what . " "
-see(stream, kind) = (seen_lanes = add(seen_lanes, stream), seen_kinds = add(seen_kinds, kind), 1)
-stats ARG1 using (column(10) > column(9) ? see(strcol(2), kind(strcol(3), strcol(4))) : 0):10 skip 1 nooutput
-last_ms = STATS_max_y * 1000
-lanes = ""
-do for [stream in streams] {
-    if (strstrt(seen_lanes, " " . stream . " ")) { lanes = lanes . " " . stream }
-}
+# Lanes of one step: all of it; below, where there are few of them, a part of it enlarged. Columns: name and number of the
+# lane, kind, begin and end in seconds, seconds in which it is busy, whether the box is of the enlarged part.
+names_of_kinds = "'matmul' 'attention' 'memory-bound kernels' 'all-gather' 'reduce-scatter' 'all-reduce' 'other collective' \
+'between stages' 'host to GPU' 'GPU to host' 'host' 'storage'"
+colours = "#0072B2 #56B4E9 #F0E442 #D55E00 #CC79A7 #E69F00 #333333 #7570b3 #009E73 #66c2a5 #999999 #d9d9d9"
+# One pass finds the lanes' names and the kinds that are used.
+seen = ""
+see(kind) = strstrt(seen, " " . kind . " ") ? 1 : (seen = seen . " " . kind . " ", 1)
+from = 1e30
+to = 0
+part(begin, end) = (from = begin < from ? begin : from, to = end > to ? end : to, end)
+stats ARG1 using (note(strcol(1)), see(strcol(3)), $7 == 1 ? part($4 * 1000, $5 * 1000) : 0, column(5)):2 skip 1 nooutput
+last_ms = STATS_max_x * 1000
+lanes = STATS_max_y + 1
+enlarged = to > from
 shown = ""
-do for [k=1:words(kinds)] {
-    if (strstrt(seen_kinds, " " . word(kinds, k) . " ")) { shown = shown . " " . k }
+do for [k=0:11] {
+    if (strstrt(seen, " " . k . " ")) { shown = shown . " " . k }
 }
-lane(stream) = sum [i=1:words(lanes)] (word(lanes, i) eq stream ? words(lanes) - i : 0)
 set style fill solid 1 noborder
 unset grid
-set yrange [-0.6:words(lanes) - 0.4]
+set yrange [-0.6:lanes - 0.4]
 set ytics ("" 0)
-do for [i=1:words(lanes)] { set ytics add (word(lanes, i) words(lanes) - i) }
-box(k) = (is(k) ? column(9) * 1000 : NaN)
-set multiplot layout 2,1 margins (plain ? 0.11 : 0.09),0.97,0.12,0.86 spacing 0.14 title ARG3
-set key at screen 0.535, screen 0.91 center center horizontal Left reverse samplen 1.5
+if (lanes > 30 && !plain) { set ytics font ",11" }
+longest = 7
+do for [i=1:lanes] { longest = strlen(word(names, i)) > longest ? strlen(word(names, i)) : longest }
+left = plain ? (longest + 3.0) / columns : 0.03 + 0.0082 * longest
+do for [i=1:lanes] { set ytics add (word(names, i) lanes - i) }
+box(k, part) = $3 == k && $7 == part ? $4 * 1000 : NaN
+height(lane) = lanes - 1 - lane
+set multiplot layout (enlarged ? 2 : 1),1 \
+    margins left,0.97,(enlarged ? 0.12 : 0.1),0.86 spacing 0.14 title ARG3
+set key at screen 0.535, screen (enlarged || lanes < 13 ? 0.91 : 0.9) center center horizontal Left reverse samplen 1.5
 set xrange [0:last_ms]
 set xlabel "ms: the whole step"
 plot for [i=1:words(shown)] ARG1 \
-    using (box(int(word(shown, i)))):(lane(strcol(2))):($9 * 1000):($10 * 1000):(lane(strcol(2)) - 0.4):(lane(strcol(2)) + 0.4) \
-    skip 1 with boxxyerror lc rgb word(colours, int(word(shown, i))) title word(names, int(word(shown, i)))
-unset key
-set style fill solid 1 border rgb "#555555"
-# Where a collective of gradients runs, for there most streams are busy: the one in the middle of all of them, from a little
-# before it on; else near the middle of the step.
-begins = 0.55 * last_ms
-takes = 0
-do for [i=1:words(shown)] {
-    k = int(word(shown, i))
-    if (k > 4 && k < 8) {
-        stats ARG1 using (is(k) ? column(9) * 1000 : NaN):(is(k) ? (column(10) - column(9)) * 1000 : NaN) skip 1 nooutput
-        begins = STATS_median_x
-        takes = STATS_median_y
-    }
+    using (box(int(word(shown, i)), 0)):(height($2)):($4 * 1000):($5 * 1000):(height($2) - 0.4):(height($2) + 0.4) \
+    skip 1 with boxxyerror lc rgb word(colours, int(word(shown, i)) + 1) title word(names_of_kinds, int(word(shown, i)) + 1)
+if (enlarged) {
+    unset key
+    set style fill solid 1 border rgb "#555555"
+    set xrange [from:to]
+    set xlabel sprintf("ms: %.3g of %.4g ms enlarged", to - from, last_ms)
+    plot for [i=1:words(shown)] ARG1 \
+        using (box(int(word(shown, i)), 1)):(height($2)):($4 * 1000):($5 * 1000):(height($2) - 0.4):(height($2) + 0.4) \
+        skip 1 with boxxyerror lc rgb word(colours, int(word(shown, i)) + 1)
 }
-width = last_ms > 20 * 15 ? 15 : last_ms / 20
-width = width < 1.5 * takes ? 1.5 * takes : width
-from = begins - 0.2 * width
-from = from < 0 ? 0 : from + width > last_ms ? last_ms - width : from
-to = from + width
-set xrange [from:to]
-set xlabel sprintf("ms: %.3g of %.4g ms enlarged", to - from, last_ms)
-inside(k) = (is(k) && column(9) * 1000 < to && column(10) * 1000 > from ? column(9) * 1000 : NaN)
-clip(ms) = (ms < from ? from : ms > to ? to : ms)
-plot for [i=1:words(shown)] ARG1 \
-    using (inside(int(word(shown, i)))):(lane(strcol(2))):(clip($9 * 1000)):(clip($10 * 1000)):(lane(strcol(2)) - 0.4):(lane(strcol(2)) + 0.4) \
-    skip 1 with boxxyerror lc rgb word(colours, int(word(shown, i)))
 unset multiplot

@@ -54,6 +54,17 @@ expect 0 backtest "$source/tests/data/runs.csv" -o no-sweep.csv
 expect 2 chart decisions no-sweep.csv
 grep -q 'no row is of a sweep' err || failed "decisions of a table without sweeps: $(cat err)"
 expect 2 chart memory timeline.csv
+# Of a pipeline each rank has its lanes, busy for no longer than the step; of many ranks what they compute is shown.
+expect 0 simulate --model gpt2 --gpu h100-sxm --gpus 4 --pp 4 --tied-head=false --accumulate 8 --strategy ddp --timeline ranks.csv
+expect 0 chart timeline ranks.csv
+[[ $(grep -c 'rank [0-3] compute |' out) == 4 ]] && grep -q 'rank 1 receive_back |' out || failed "lanes: $(cat out)"
+[[ $(sed -n 's/.*| \([0-9]*\) %$/\1/p' out | sort -n | tail -1) -le 100 ]] || failed "busy for longer than the step: $(cat out)"
+expect 0 chart timeline ranks.csv --where 'role=pipeline rank 2'
+grep -q '^ *compute |' out && ! grep -q rank out || failed "one rank's lanes: $(cat out)"
+expect 0 simulate --model gpt2 --gpu h100-sxm --gpus 12 --gpus-per-node 4 --pp 12 --tied-head=false --accumulate 4 --strategy ddp --timeline twelve.csv
+expect 0 chart timeline twelve.csv
+[[ $(grep -c 'rank [0-9]* |' out) == 12 ]] && grep -q 'what each rank computes' out || failed "twelve ranks: $(cat out)"
+expect 2 chart timeline scaling.csv
 expect 2 chart scaling nowhere.csv
 expect 2 chart scaling scaling.csv --where gpus
 expect 2 chart scaling scaling.csv --where nothing=8
