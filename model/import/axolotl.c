@@ -120,7 +120,7 @@ static void write_settings(struct dtp_writing *w)
     if (plan->adapters.rank) {
         dtp_say(w, "adapter", plan->adapters.base == DTP_BASE_NF4_DOUBLE ? "qlora" : "lora");
         dtp_write_adapters(w);
-        dtp_write_base(w);
+        dtp_write_base(w, "bnb_config_kwargs.bnb_4bit_quant_storage");
     }
     dtp_say_path(w, "output_dir", "out", false);
     dtp_say_path(w, "num_epochs", "1", false);

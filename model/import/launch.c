@@ -262,33 +262,106 @@ static void flag_of(const char *key, char *out, size_t bytes)
         *c = *c == '_' ? '-' : *c;
 }
 
-/* Each key that came back otherwise and that somebody reads. Names of models are words for the same shapes. */
-static enum dtp_status compare(const struct dtp_launcher *launcher, const struct dtp_scenario *scenario,
-                               const struct dtp_job *wanted, const struct dtp_scenario *again,
-                               const struct dtp_job *got, struct dtp_faults *faults)
+/* The plan as programs that train say it: they scale adapters by alpha over the rank, so that 1, which no alpha is
+ * here, is an alpha as large as the rank. */
+static void say_as_programs(struct dtp_job *job)
 {
-    struct dtp_job_value *a = calloc(2 * DTP_JOB_VALUES_MAX, sizeof *a), *b = a + DTP_JOB_VALUES_MAX;
-    enum dtp_status status = DTP_OK;
+    if (job->plan.adapters.rank && !(job->plan.adapters.alpha > 0))
+        job->plan.adapters.alpha = job->plan.adapters.rank;
+}
+
+/* Two jobs key by key. */
+struct compared {
+    struct dtp_job_value *mine, *theirs; /* DTP_JOB_VALUES_MAX each */
+    bool *differs;                       /* so that somebody reads it */
+    size_t count, differing;
+};
+
+static bool begin_comparing(struct compared *c)
+{
+    c->mine = calloc(2 * DTP_JOB_VALUES_MAX, sizeof *c->mine);
+    c->theirs = c->mine ? c->mine + DTP_JOB_VALUES_MAX : NULL;
+    c->differs = calloc(DTP_JOB_VALUES_MAX, sizeof *c->differs);
+    return c->mine && c->differs;
+}
+
+static void end_comparing(struct compared *c)
+{
+    free(c->mine);
+    free(c->differs);
+}
+
+/* Names of models are words for the same shapes. */
+static void compare_jobs(struct compared *c, const struct dtp_scenario *scenario, const struct dtp_job *wanted,
+                         const struct dtp_scenario *again, const struct dtp_job *got)
+{
     char mine[512], theirs[512];
-    if (!a)
-        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
-    size_t count = dtp_job_values(wanted, a);
-    dtp_job_values(got, b);
-    for (size_t i = 0; i < count; i++) {
-        const char *key = a[i].key->key;
-        value_text(&a[i], mine, sizeof mine);
-        value_text(&b[i], theirs, sizeof theirs);
+    c->count = dtp_job_values(wanted, c->mine);
+    c->differing = 0;
+    dtp_job_values(got, c->theirs);
+    for (size_t i = 0; i < c->count; i++) {
+        const char *key = c->mine[i].key->key;
+        value_text(&c->mine[i], mine, sizeof mine);
+        value_text(&c->theirs[i], theirs, sizeof theirs);
         bool idle = strcmp(key, "accumulate_sync") == 0 && wanted->plan.accumulate == 1 && got->plan.accumulate == 1;
-        char flag[64];
-        if (strcmp(mine, theirs) == 0 || idle || is_word_for_others(key) ||
-            !(dtp_scenario_reads(scenario, key) || dtp_scenario_reads(again, key)))
+        c->differs[i] = strcmp(mine, theirs) != 0 && !idle && !is_word_for_others(key) &&
+                        (dtp_scenario_reads(scenario, key) || dtp_scenario_reads(again, key));
+        c->differing += c->differs[i];
+    }
+}
+
+/* Whether the job would be that of the files if it said their value of this key: others that differ follow from it. */
+static bool explains_all(const struct compared *c, size_t key, const struct dtp_scenario *scenario,
+                         const struct dtp_catalog *catalog, const struct dtp_scenario *again, const struct dtp_job *got)
+{
+    struct dtp_scenario *other = NULL;
+    struct dtp_job *job = calloc(1, sizeof *job);
+    struct compared result = {0};
+    char theirs[512];
+    value_text(&c->theirs[key], theirs, sizeof theirs);
+    bool explains = job && begin_comparing(&result) && dtp_scenario_copy(scenario, &other, NULL) == DTP_OK &&
+                    dtp_scenario_set(other, c->theirs[key].key->key, theirs, "launch", 0, NULL) == DTP_OK &&
+                    dtp_scenario_resolve(other, catalog, job, NULL) == DTP_OK;
+    if (explains) {
+        say_as_programs(job);
+        compare_jobs(&result, other, job, again, got);
+        explains = result.differing == 0;
+    }
+    end_comparing(&result);
+    dtp_scenario_destroy(other);
+    free(job);
+    return explains;
+}
+
+/* Each key that came back otherwise, or the one that the others follow from. */
+static enum dtp_status compare(const struct dtp_launcher *launcher, const struct dtp_scenario *scenario,
+                               const struct dtp_catalog *catalog, const struct dtp_job *wanted,
+                               const struct dtp_scenario *again, const struct dtp_job *got, struct dtp_faults *faults)
+{
+    struct compared c = {0};
+    enum dtp_status status = DTP_OK;
+    char mine[512], theirs[512], flag[64];
+    if (!begin_comparing(&c)) {
+        end_comparing(&c);
+        return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
+    }
+    compare_jobs(&c, scenario, wanted, again, got);
+    size_t cause = c.count;
+    for (size_t i = 0; i < c.count && c.differing > 1 && cause == c.count; i++)
+        if (c.differs[i] && explains_all(&c, i, scenario, catalog, again, got))
+            cause = i;
+    for (size_t i = 0; i < c.count; i++) {
+        if (!c.differs[i] || (cause < c.count && i != cause))
             continue;
-        flag_of(key, flag, sizeof flag);
+        value_text(&c.mine[i], mine, sizeof mine);
+        value_text(&c.theirs[i], theirs, sizeof theirs);
+        flag_of(c.mine[i].key->key, flag, sizeof flag);
         status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                            "%s = %s: what %s reads cannot say it, there it is %s; give %s%c%s, or --to another program",
-                           key, mine, launcher->name, theirs, flag, a[i].kind == DTP_VALUE_SWITCH ? '=' : ' ', theirs);
+                           c.mine[i].key->key, mine, launcher->name, theirs, flag,
+                           c.mine[i].kind == DTP_VALUE_SWITCH ? '=' : ' ', theirs);
     }
-    free(a);
+    end_comparing(&c);
     return status;
 }
 
@@ -311,24 +384,11 @@ static enum dtp_status read_back(const struct dtp_launcher *launcher, const stru
     if (status == DTP_OK)
         status = dtp_scenario_resolve(again, catalog, got, faults);
     if (status == DTP_OK)
-        status = compare(launcher, scenario, job, again, got, faults);
+        status = compare(launcher, scenario, catalog, job, again, got, faults);
     dtp_scenario_destroy(again);
     dtp_import_destroy(import);
     free(got);
     return status;
-}
-
-/* The plan as programs that train say it: they scale adapters by alpha over the rank, so that 1, which no alpha is
- * here, is an alpha as large as the rank. NULL: no memory. */
-static struct dtp_job *as_programs_say_it(const struct dtp_job *job)
-{
-    struct dtp_job *said = malloc(sizeof *said);
-    if (!said)
-        return NULL;
-    *said = *job;
-    if (said->plan.adapters.rank && !(said->plan.adapters.alpha > 0))
-        said->plan.adapters.alpha = said->plan.adapters.rank;
-    return said;
 }
 
 enum dtp_status dtp_launch_write(const struct dtp_launcher *launcher, const struct dtp_scenario *scenario,
@@ -336,10 +396,14 @@ enum dtp_status dtp_launch_write(const struct dtp_launcher *launcher, const stru
                                  struct dtp_launch_file files[DTP_LAUNCH_FILES_MOST], size_t *count, char *typed,
                                  size_t typed_bytes, struct dtp_faults *faults)
 {
-    struct dtp_job *job = as_programs_say_it(planned);
+    struct dtp_job *job = malloc(sizeof *job);
     enum dtp_status status = job ? DTP_OK : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     *count = 0;
     typed[0] = '\0';
+    if (job) {
+        *job = *planned;
+        say_as_programs(job);
+    }
     for (size_t i = 0; i < DTP_LAUNCH_CONFIGS_MOST && launcher->files[i] && status == DTP_OK; i++) {
         struct dtp_launch_file *file = &files[(*count)++];
         *file = (struct dtp_launch_file){launcher->files[i], NULL};

@@ -3,6 +3,7 @@
 
 #include "base/number.h"
 #include "plan/adapters.h"
+#include "plan/rules.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -37,28 +38,58 @@ static enum dtp_status make_base(struct dtp_reading *r, const struct dtp_adapter
     return is(r, "in_8bit", "true") ? dtp_make_key(r, "base", "int8", "in_8bit") : DTP_OK;
 }
 
+/* Alpha 0 multiplies adapters by nothing (0 of ours is no factor): they would learn nothing. */
+#define MOST_ALPHA 1e6 /* as the key has it */
+static enum dtp_status check_alpha(struct dtp_reading *r)
+{
+    double alpha;
+    const char *said = dtp_fact(r, "lora_alpha");
+    if (said && dtp_number_parse(said, &alpha) && alpha == 0)
+        return dtp_refuse_fact(r, "lora_alpha", "multiplies adapters by 0, so that they learn nothing; write the rank");
+    return DTP_OK;
+}
+
 /* rsLoRA (Kalajdzievski 2023, arXiv:2312.03732) scales by alpha / sqrt(r), where ours is alpha / r. */
 static enum dtp_status make_alpha(struct dtp_reading *r, const struct dtp_adapter_defaults *defaults)
 {
     const char *alpha = dtp_fact(r, "lora_alpha"), *rank = dtp_fact(r, "lora_r");
-    double scale, root;
+    double scale = 0, root;
     char text[32];
-    if (!is(r, "rslora", "true"))
-        return make(r, "lora_alpha", "lora_alpha", defaults->alpha);
+    enum dtp_status status = check_alpha(r);
+    if (status != DTP_OK)
+        return status;
     alpha = alpha ? alpha : defaults->alpha, rank = rank ? rank : defaults->rank;
-    if (!alpha || !dtp_number_parse(alpha, &scale) || !dtp_number_parse(rank, &root))
+    bool sound = alpha && dtp_number_parse(alpha, &scale) && scale >= 0 && scale <= MOST_ALPHA;
+    if (!is(r, "rslora", "true") || (alpha && !sound)) /* what is no alpha is refused as it stands */
+        return make(r, "lora_alpha", "lora_alpha", defaults->alpha);
+    if (!alpha)
         return dtp_refuse_fact(r, "rslora", "scales by lora_alpha, which the file does not say; write it");
+    if (!dtp_number_parse(rank, &root) || root < 1) /* refused where the rank is made */
+        return DTP_OK;
+    if (scale * sqrt(root) > MOST_ALPHA)
+        return dtp_refuse_fact(r, "lora_alpha", "times the root of the rank is above %.0f; write less", MOST_ALPHA);
     snprintf(text, sizeof text, "%.9g", scale * sqrt(root));
     return dtp_make_key(r, "lora_alpha", text, "rslora");
 }
 
-/* Embedding and head together are what train_ends is. */
+#define SAVED_ENDS "embed_tokens,lm_head"
+
+/* Embedding and head together are what train_ends is; a list may say a module twice. */
 static enum dtp_status make_ends(struct dtp_reading *r)
 {
     const char *saved = dtp_fact(r, "saved_modules");
+    bool embedding = false, head = false, other = false;
     if (!saved || !*saved)
         return DTP_OK;
-    if (strcmp(saved, "embed_tokens,lm_head") == 0 || strcmp(saved, "lm_head,embed_tokens") == 0)
+    for (const char *at = saved; *at; at += strcspn(at, ","), at += *at == ',') {
+        size_t length = strcspn(at, ",");
+        bool first = length == strlen("embed_tokens") && strncmp(at, "embed_tokens", length) == 0;
+        bool last = length == strlen("lm_head") && strncmp(at, "lm_head", length) == 0;
+        embedding = embedding || first;
+        head = head || last;
+        other = other || !(first || last);
+    }
+    if (embedding && head && !other)
         return dtp_make_key(r, "train_ends", "true", "saved_modules");
     return dtp_refuse_fact(r, "saved_modules",
                            "trains other modules whole than embed_tokens and lm_head together, which alone is modelled "
@@ -156,17 +187,22 @@ void dtp_write_adapters(struct dtp_writing *w)
                 !(parameters & 1u << DTP_TARGET_DOWN) ? "mlp.experts.gate_up_proj"
                 : !(parameters & 1u << DTP_TARGET_UP) ? "mlp.experts.down_proj"
                                                       : "mlp.experts.gate_up_proj,mlp.experts.down_proj");
+    if (dtp_written_job(w)->plan.adapters.train_ends)
+        dtp_say(w, "saved_modules", SAVED_ENDS);
     if (dtp_written_job(w)->plan.adapters.dora)
         dtp_say(w, "dora", "true");
 }
 
-void dtp_write_base(struct dtp_writing *w)
+void dtp_write_base(struct dtp_writing *w, const char *storage)
 {
-    enum dtp_base base = dtp_written_job(w)->plan.adapters.base;
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    enum dtp_base base = plan->adapters.base;
     bool bits4 = base == DTP_BASE_NF4 || base == DTP_BASE_NF4_DOUBLE;
     if (bits4) {
         dtp_say(w, "in_4bit", "true");
         dtp_say(w, "nested", base == DTP_BASE_NF4_DOUBLE ? "true" : "false");
+        if (dtp_plan_is_fsdp(plan)) /* which flattens weights of one floating-point dtype; their bytes are the same */
+            dtp_say_path(w, storage, plan->precision.params == DTP_FP16 ? "float16" : "bfloat16", false);
     }
     if (base == DTP_BASE_INT8)
         dtp_say(w, "in_8bit", "true");

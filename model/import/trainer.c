@@ -176,7 +176,7 @@ static void write_settings(struct dtp_writing *w)
     }
     if (!deepspeed)
         dtp_say_key(w, "compile");
-    dtp_write_base(w);
+    dtp_write_base(w, "bnb_4bit_quant_storage");
 }
 
 const struct dtp_format dtp_format_trainer = {

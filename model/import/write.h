@@ -26,9 +26,10 @@ void dtp_say_path(struct dtp_writing *writing, const char *path, const char *the
 void dtp_refuse_writing(struct dtp_writing *writing, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Adapters of peft, as axolotl, TRL and adapter_config.json name them: facts lora_r, lora_alpha, lora_dropout and
- * lora_targets; and of how what is frozen is kept in_4bit, in_8bit and nested (lora.c). */
+ * lora_targets; and of how what is frozen is kept in_4bit, in_8bit and nested (lora.c). `storage`: the setting of the
+ * dtype that 4 bits are kept as. */
 void dtp_write_adapters(struct dtp_writing *writing);
-void dtp_write_base(struct dtp_writing *writing);
+void dtp_write_base(struct dtp_writing *writing, const char *storage);
 
 /* ---- for whoever wants files ------------------------------------------------------------------------------------- */
 

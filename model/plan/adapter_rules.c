@@ -63,11 +63,14 @@ static void check_runtime(struct dtp_resolver *r)
                         p->adapters.dora ? "on" : "other than 1");
     if (p->comm_hook != DTP_COMM_HOOK_NONE)
         dtp_plan_refuse(r, "comm_hook", "with adapters (lora) is not modelled; leave it out");
-    if (p->fsdp1 &&
-        (p->checkpointing != DTP_CHECKPOINT_FULL || !p->runtime->inputs_require_grad || p->adapters.train_ends))
+    if (p->fsdp1 && (!p->runtime->inputs_require_grad || p->adapters.train_ends))
         dtp_plan_refuse(r, "fsdp1",
                         "with adapters (lora) is modelled under runtime peft with checkpointing full and without "
                         "train_ends; leave it out");
+    else if (p->fsdp1 && p->checkpointing != DTP_CHECKPOINT_FULL)
+        dtp_plan_refuse(r, "fsdp1",
+                        "with adapters (lora) is modelled with checkpointing full alone; give checkpointing full, or "
+                        "leave fsdp1 out");
     if (p->strategy == DTP_HYBRID_SHARD || p->reshard_group)
         dtp_plan_refuse(r, p->reshard_group ? "reshard_after_forward" : "strategy",
                         "%s with adapters (lora) is not modelled yet; use full_shard",
@@ -158,6 +161,13 @@ static void check_prepared(struct dtp_resolver *r)
         dtp_plan_refuse(r, "prepare_kbit", "is modelled of attention with RoPE and without sinks; leave it out");
 }
 
+/* Where scales are packed always, as people name it. */
+static const char *base_words(const struct dtp_plan *plan)
+{
+    bool nf4 = plan->runtime->packs_scales && plan->adapters.base == DTP_BASE_NF4_DOUBLE;
+    return dtp_base_text(nf4 ? DTP_BASE_NF4 : plan->adapters.base);
+}
+
 /* torchao asks for whole blocks of 64 and of 256 of these (NF4Tensor.double_quantize_scalers). */
 #define NF4_WHOLE 16384u
 
@@ -166,6 +176,8 @@ static void check_matrices(struct dtp_resolver *r)
     const struct dtp_adapter_choice *a = &r->plan->adapters;
     struct dtp_layer_kind kind;
     uint32_t adapted = 0, absent = a->targets;
+    bool parameters = r->transformer->experts && !dtp_plan_calls_experts(r->plan); /* whose base is refused above */
+    bool torchao = r->plan->runtime->packs_scales && a->base == DTP_BASE_NF4_DOUBLE && !parameters;
     const struct dtp_transformer kept = dtp_plan_packs_experts(r->transformer, r->plan);
     dtp_layer_kind_of(&kept, dtp_layer_mlp_of(&kept), false, false, &kind);
     dtp_plan_adapt_kind(r->plan, &kind);
@@ -176,16 +188,14 @@ static void check_matrices(struct dtp_resolver *r)
         if (matrix->rank > least)
             dtp_plan_refuse(r, "lora", "is rank %" PRIu64 ", but matrix %s is %" PRIu64 " x %" PRIu64 " only; use less",
                             matrix->rank, matrix->name, matrix->out, matrix->in);
-        bool whole = r->plan->runtime->packs_scales;
-        if (whole && a->base == DTP_BASE_NF4_DOUBLE && matrix->out * matrix->in % NF4_WHOLE)
+        if (torchao && matrix->out * matrix->in % NF4_WHOLE)
             dtp_plan_refuse(r, "base",
-                            "%s packs whole blocks of %u weights, and matrix %s has %" PRIu64 "; use nf4 under another "
-                            "runtime, or int8",
-                            dtp_base_text(a->base), NF4_WHOLE, matrix->name, matrix->out * matrix->in);
+                            "%s packs whole blocks of %u weights, and matrix %s has %" PRIu64 "; use base int8, or "
+                            "nf4 under runtime peft",
+                            base_words(r->plan), NF4_WHOLE, matrix->name, matrix->out * matrix->in);
     }
     const uint32_t mlp = 1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP | 1u << DTP_TARGET_DOWN;
     bool gate = absent & 1u << DTP_TARGET_GATE && !kind.gated && absent != DTP_TARGETS_ALL;
-    bool parameters = r->transformer->experts && !dtp_plan_calls_experts(r->plan);
     if (parameters && !r->transformer->shared_expert_ffn && absent != DTP_TARGETS_ALL && absent & mlp) {
         dtp_plan_refuse(r, "lora_targets",
                         "names matrices of experts, which are parameters of three dimensions under runtime %s and no "
@@ -220,7 +230,7 @@ static void check_expert_parameters(struct dtp_resolver *r)
         dtp_plan_refuse(r, "base",
                         "%s packs linears, and experts of this model are parameters of three dimensions under runtime "
                         "%s, which stay in 16 bits; use base none",
-                        dtp_base_text(p->adapters.base), p->runtime->name);
+                        base_words(p), p->runtime->name);
 }
 
 void dtp_plan_check_adapters(struct dtp_resolver *r)

@@ -93,13 +93,24 @@ static const char *what_hides(const struct read_key *key, const struct dtp_plan 
     return NULL;
 }
 
+/* Whether all that it lacks to be read is that layers are run again. */
+static bool needs_full_checkpointing(const struct read_key *key, const struct dtp_plan *plan)
+{
+    struct dtp_plan full = *plan;
+    full.checkpointing = DTP_CHECKPOINT_FULL;
+    return dtp_key_reader_reads(key->reader, &full);
+}
+
 void dtp_plan_check_readers(struct dtp_resolver *r)
 {
     const struct dtp_plan standard = dtp_plan_unchosen(), *p = r->plan;
     for (size_t i = 0; i < KEY_COUNT; i++)
         if (is_unread(&keys[i], p, &standard)) {
             const char *hides = r->faults ? what_hides(&keys[i], p, &standard) : NULL; /* nobody reads it */
-            if (hides)
+            if (needs_full_checkpointing(&keys[i], p))
+                dtp_plan_refuse(r, keys[i].key, "is for %s only; give checkpointing full, or leave it out",
+                                dtp_key_reader_words(keys[i].reader));
+            else if (hides)
                 dtp_plan_refuse(r, keys[i].key, "is for %s only; leave out it or %s",
                                 dtp_key_reader_words(keys[i].reader), hides);
             else

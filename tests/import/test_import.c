@@ -294,7 +294,29 @@ static void scaled_and_saved(void **state)
     assert_true(file.job.plan.adapters.alpha == 128 && file.job.plan.adapters.train_ends);
     import(SCALED "use_rslora: false\nlora_modules_to_save: null\n", ONE_GPU);
     assert_true(file.job.plan.adapters.alpha == 32 && !file.job.plan.adapters.train_ends);
+    import(SCALED "lora_modules_to_save: [lm_head, embed_tokens, lm_head]\n", ONE_GPU);
+    assert_true(file.job.plan.adapters.train_ends);
     expect_refusal(SCALED "lora_modules_to_save: [lm_head]\n", ONE_GPU, "trains other modules whole than embed_tokens");
+    expect_refusal(SCALED "lora_modules_to_save: [lm_head, embed_tokens, norm]\n", ONE_GPU,
+                   "trains other modules whole");
+    static const char *const bad[][2] = {{"nan", "'nan' is not a number"},
+                                         {"-4", "'-4' is not a number"},
+                                         {"1e308", "'1e308' is not a number"},
+                                         {"900000", "times the root of the rank is above"},
+                                         {"0", "so that they learn nothing"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[400];
+        snprintf(text, sizeof text, TRAINER "use_peft: true\nlora_alpha: %s\nuse_rslora: true\n", bad[i][0]);
+        expect_refusal(text, ONE_GPU, bad[i][1]);
+    }
+}
+
+/* 4 bits are as many bytes in each dtype that keeps them. */
+static void storage_of_4_bits(void **state)
+{
+    (void)state;
+    import(TRAINER "use_peft: true\nload_in_4bit: true\nbnb_4bit_quant_storage: bfloat16\n", ONE_GPU);
+    assert_int_equal(file.job.plan.adapters.base, DTP_BASE_NF4);
 }
 
 static void other_files_are_refused(void **state)
@@ -328,6 +350,7 @@ int main(void)
         cmocka_unit_test(trainer_projections),
         cmocka_unit_test(adapted_parameters),
         cmocka_unit_test(scaled_and_saved),
+        cmocka_unit_test(storage_of_4_bits),
         cmocka_unit_test(other_files_are_refused),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_all);

@@ -483,6 +483,38 @@ static void adapters_without_alpha_are_scaled_by_one(void **state)
     }
 }
 
+/* 4 bits are kept as FSDP flattens them, and modules that are trained whole are named. */
+static void what_peft_asks_beside(void **state)
+{
+    (void)state;
+#define PEFT "model=llama-2-7b gpu=rtx-4090 runtime=peft lora=8 lora_dtype=fp32 precision=bf16-mixed "
+    static const char *const cases[][3] = {
+        {PEFT "gpus=2 fsdp1=true base=nf4-double checkpointing=full", "1", "\"bnb_4bit_quant_storage\": \"bfloat16\""},
+        {PEFT "gpus=1 train_ends=true", "2", "\"modules_to_save\": [\n    \"embed_tokens\",\n    \"lm_head\"\n  ]"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct launched launched;
+        launch("peft", cases[i][0], &launched);
+        if (launched.status != DTP_OK)
+            fail_msg("%s", launched.plan.faults.text[0]);
+        assert_non_null(strstr(launched.files[*cases[i][1] - '0'].text, cases[i][2]));
+        drop_launched(&launched);
+    }
+}
+
+/* What follows from another key is not said beside it. */
+static void causes_are_named_alone(void **state)
+{
+    (void)state;
+    struct launched launched;
+    launch("peft",
+           "model=llama-2-7b gpu=rtx-4090 runtime=peft lora=8 gpus=2 fsdp1=true base=nf4-double checkpointing=full",
+           &launched);
+    assert_int_equal(launched.status, DTP_BAD_INPUT);
+    assert_int_equal(launched.plan.faults.count, 1);
+    assert_non_null(strstr(launched.plan.faults.text[0], "lora_dtype = bf16: what peft reads cannot say it"));
+    drop_launched(&launched);
+}
+
 /* Of one plan each: the key that its files cannot say. */
 static void what_cannot_be_said_is_named(void **state)
 {
@@ -518,8 +550,8 @@ static void what_cannot_be_said_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_plans_come_back),
-        cmocka_unit_test(adapters_without_alpha_are_scaled_by_one),
+        cmocka_unit_test(random_plans_come_back),       cmocka_unit_test(adapters_without_alpha_are_scaled_by_one),
+        cmocka_unit_test(what_peft_asks_beside),        cmocka_unit_test(causes_are_named_alone),
         cmocka_unit_test(what_cannot_be_said_is_named),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);

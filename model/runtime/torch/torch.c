@@ -79,7 +79,8 @@ static void check_pipeline(struct dtp_resolver *r)
         dtp_plan_refuse(r, "loss", "chunked is not modelled together with pp; use eager, or fused with compile");
     if (r->transformer->tied_head)
         dtp_plan_refuse(r, "tied_head",
-                        "true has its matrix in two stages, of which torch.distributed.pipelining knows nothing");
+                        "true has its matrix in two stages, of which torch.distributed.pipelining knows nothing; use "
+                        "pp 1, or tied_head false, which is another model");
 }
 
 /* torchtitan's: FSDP2 over data and context parallel ranks together. */
