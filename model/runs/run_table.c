@@ -200,29 +200,77 @@ static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t
         "mem_kind '%.40s' is unknown; known: allocated, reserved, nvidia-smi, device, after_init, " LAST_RANK, word);
 }
 
+#define MOST_RANKS_MEASURED 1024 /* among which one that is named twice is found */
+
+/* Ranks of the row's layout by pp, dp, cp and tp; what is no number counts as 1, and is refused elsewhere. */
+static void read_layout(const struct dtp_table *table, size_t row, const struct dtp_run_columns *where,
+                        unsigned long size[4])
+{
+    const long axes[4] = {where->count[DTP_RUN_COUNT_pp], -1, where->count[DTP_RUN_COUNT_cp],
+                          where->count[DTP_RUN_COUNT_tp]};
+    unsigned long divided = 1, gpus = strtoul(dtp_table_text(table, row, where->count[DTP_RUN_COUNT_gpus]), NULL, 10);
+    for (int i = 0; i < 4; i++) {
+        unsigned long ranks = strtoul(dtp_table_text(table, row, axes[i]), NULL, 10);
+        size[i] = ranks ? ranks : 1;
+        divided = divided < UINT32_MAX / size[i] ? divided * size[i] : UINT32_MAX;
+    }
+    size[1] = gpus > divided ? gpus / divided : 1;
+}
+
+/* "PP/DP/CP/TP" to a number of its own; the place behind it, NULL: it is no rank of that layout. */
+static const char *read_rank(const char *at, const unsigned long size[4], unsigned long *stage, uint64_t *number)
+{
+    *number = 0;
+    for (int i = 0; i < 4; i++) {
+        char *behind = (char *)at;
+        unsigned long coordinate = *at >= '0' && *at <= '9' ? strtoul(at, &behind, 10) : size[i];
+        if (coordinate >= size[i] || (i < 3 ? *behind != '/' : *behind && *behind != ';'))
+            return NULL;
+        *stage = i ? *stage : coordinate;
+        *number = *number * size[i] + coordinate;
+        at = behind + (*behind != '\0');
+    }
+    return at;
+}
+
 /* "BYTES;BYTES;..." of the ranks, and beside it "PP/DP/CP/TP;..." where each of them stands. */
 static enum dtp_status read_stages(const struct dtp_table *table, size_t row, const struct dtp_run_columns *where,
                                    struct dtp_run_measured *out, struct dtp_faults *faults)
 {
     const char *bytes = dtp_table_text(table, row, where->rank_memory);
     const char *place = dtp_table_text(table, row, where->rank_coordinates);
+    unsigned long size[4], stage;
+    uint64_t number, before[MOST_RANKS_MEASURED];
+    size_t count = 0;
     memset(out->stage_bytes, 0, sizeof out->stage_bytes);
     memset(out->least_stage_bytes, 0, sizeof out->least_stage_bytes);
-    while (*bytes && *place) {
-        char *behind_bytes, *behind_stage;
-        double value = strtod(bytes, &behind_bytes);
-        unsigned long stage = strtoul(place, &behind_stage, 10);
-        if (!(value > 0) || !isfinite(value) || behind_stage == place || stage >= DTP_PREDICTED_STAGES)
+    read_layout(table, row, where, size);
+    bool stated = *bytes && *place;
+    while (stated && (*bytes || *place)) {
+        char *behind;
+        double value = strtod(bytes, &behind);
+        const char *next = read_rank(place, size, &stage, &number);
+        if (behind == bytes || !(value > 0) || !isfinite(value) || (*behind && *behind != ';'))
             return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
-                             "peak_allocated_bytes_ranks '%.40s' or coordinates_ranks_pp_dp_cp_tp '%.20s' are no lists "
-                             "of bytes and of places on up to %d stages",
-                             bytes, place, DTP_PREDICTED_STAGES);
+                             "peak_allocated_bytes_ranks: '%.40s' begins with no bytes of a rank: as many are needed "
+                             "as coordinates_ranks_pp_dp_cp_tp names, with ';' between",
+                             bytes);
+        if (!next || stage >= DTP_PREDICTED_STAGES)
+            return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                             "coordinates_ranks_pp_dp_cp_tp: '%.40s' begins with no rank of pp %lu, dp %lu, cp %lu, tp "
+                             "%lu: each is PP/DP/CP/TP from 0/0/0/0 on, with ';' between, on up to %d stages",
+                             place, size[0], size[1], size[2], size[3], DTP_PREDICTED_STAGES);
+        for (size_t i = 0; i < count; i++)
+            if (before[i] == number)
+                return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                                 "coordinates_ranks_pp_dp_cp_tp: names a rank twice, at '%.40s'", place);
+        if (count < MOST_RANKS_MEASURED)
+            before[count++] = number;
         double *most = &out->stage_bytes[stage], *least = &out->least_stage_bytes[stage];
         *most = value > *most ? value : *most;
         *least = *least > 0 && *least < value ? *least : value;
-        bytes = behind_bytes + strspn(behind_bytes, ";");
-        place += strcspn(place, ";");
-        place += strspn(place, ";");
+        bytes = behind + (*behind == ';');
+        place = next;
     }
     return DTP_OK;
 }

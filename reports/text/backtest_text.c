@@ -29,19 +29,23 @@ static void throughput_row(struct dtp_grid *grid, const char *indent, const char
 {
     dtp_grid_row(grid, DTP_INK_PLAIN);
     dtp_grid_cell(grid, "%s%s", indent, name);
-    dtp_grid_cell(grid, "%zu of %zu", scored, rows);
+    if (rows)
+        dtp_grid_cell(grid, "%zu of %zu", scored, rows);
+    else
+        dtp_grid_cell(grid, "%zu", scored);
     error_cells(grid, ours);
     percent_cell(grid, baseline->median_abs_pct);
     percent_cell(grid, baseline->mean_abs_pct);
     percent_cell(grid, unseen->median_abs_pct);
 }
 
+/* Which dtype a refused run would have had nobody knows: these are counted among the scored. */
 static void dtype_rows(struct dtp_grid *grid, const struct dtp_backtest *backtest, size_t source)
 {
     for (size_t d = 0; d < backtest->dtype_count; d++) {
         const struct dtp_backtest_group *group = &backtest->dtypes[d];
         if (backtest->rows[group->first_row].source_group == source)
-            throughput_row(grid, "  ", strrchr(group->name, ',') + 2, group->rows, group->scored, &group->throughput,
+            throughput_row(grid, "  ", strrchr(group->name, ',') + 2, 0, group->scored, &group->throughput,
                            &group->baseline, &group->unseen_baseline);
     }
 }
@@ -92,6 +96,12 @@ static void print_throughput(const struct dtp_backtest *backtest, const struct d
         {"", "", "", "", "", "", "const.", "MFU", "unseen"},
         {"source", "scored", "median", "mean", "max", "bias", "median", "mean", "median"}};
     struct dtp_grid grid;
+    if (!backtest->throughput.count) {
+        dtp_page_print(page, DTP_INK_BOLD, "TOKENS PER SECOND, fidelity: %s\n", dtp_predictor_flag(backtest->fidelity));
+        dtp_page_say(page, 2, 2, "measured of none of the %zu runs that are scored, of %zu", backtest->scored,
+                     backtest->row_count);
+        return;
+    }
     dtp_page_print(page, DTP_INK_BOLD, "TOKENS PER SECOND, absolute error in %%, fidelity: %s\n",
                    dtp_predictor_flag(backtest->fidelity));
     if (backtest->machine)

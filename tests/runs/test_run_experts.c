@@ -275,6 +275,42 @@ static void test_limited_power(void **state)
     }
 }
 
+/* Coordinates that no rank of the layout has, a rank twice, more places than bytes. */
+static void test_places_of_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes, *places, *reason;
+    } rows[] = {{"2;3", "0/0/0/0;1/0/0/1", NULL},
+                {"2", "12", "begins with no rank of pp 2, dp 2, cp 1, tp 2"},
+                {"2;3", "0/0/0/0;9/0/0/0", "'9/0/0/0' begins with no rank of pp 2"},
+                {"2;3", "0/0/0/0;0/0/0/0", "names a rank twice"},
+                {"2;3", "0/0/0/0", "'' begins with no rank"},
+                {"2", "0/0/0/0;1/0/0/0", "begins with no bytes of a rank"},
+                {"2", "1e300/0/0/0", "begins with no rank"},
+                {"x", "0/0/0/0", "begins with no bytes"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct dtp_faults faults = {0};
+        struct dtp_table *table;
+        struct dtp_run_columns columns;
+        struct dtp_run_measured measured;
+        char text[600];
+        int bytes = snprintf(text, sizeof text,
+                             "id,source,model_name,gpu_key,strategy_key,seq_len,gpus,micro_batch_per_gpu,pp,tp,status,"
+                             "peak_allocated_bytes_ranks,coordinates_ranks_pp_dp_cp_tp\n"
+                             "a,s,llama-2-7b,h100-sxm,ddp,4096,8,1,2,2,ok,%s,%s\n",
+                             rows[i].bytes, rows[i].places);
+        assert_int_equal(dtp_table_parse("text", text, (size_t)bytes, &table, &faults), DTP_OK);
+        assert_int_equal(dtp_run_columns_find(table, &columns, &faults), DTP_OK);
+        assert_int_equal(dtp_run_read_measured(table, 0, &columns, &measured, &faults),
+                         rows[i].reason ? DTP_BAD_INPUT : DTP_OK);
+        if (rows[i].reason && !strstr(faults.text[0], rows[i].reason))
+            fail_msg("%s", faults.text[0]);
+        assert_true(rows[i].reason || (measured.stage_bytes[0] == 2 && measured.stage_bytes[1] == 3));
+        dtp_table_destroy(table);
+    }
+}
+
 /* What the last rank alone logged is its stage's; where there is one stage, what is allocated. */
 static void test_last_rank(void **state)
 {
@@ -322,12 +358,18 @@ static void test_a_stage_that_nobody_predicts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_limited_power), cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_compiled_loss), cmocka_unit_test(test_latent_preset),
-        cmocka_unit_test(test_noted_latents), cmocka_unit_test(test_last_rank),
-        cmocka_unit_test(test_preset),        cmocka_unit_test(test_recomputed),
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_notes),
-        cmocka_unit_test(test_packed),        cmocka_unit_test(test_a_stage_that_nobody_predicts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limited_power),
+                                       cmocka_unit_test(test_experts),
+                                       cmocka_unit_test(test_compiled_loss),
+                                       cmocka_unit_test(test_latent_preset),
+                                       cmocka_unit_test(test_noted_latents),
+                                       cmocka_unit_test(test_places_of_ranks),
+                                       cmocka_unit_test(test_last_rank),
+                                       cmocka_unit_test(test_preset),
+                                       cmocka_unit_test(test_recomputed),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_notes),
+                                       cmocka_unit_test(test_packed),
+                                       cmocka_unit_test(test_a_stage_that_nobody_predicts)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
