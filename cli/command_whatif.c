@@ -7,11 +7,13 @@
 
 #include <stdlib.h>
 
-/* As plan does: by simulation where there is a step program of a size that takes no time, else by formulas. */
+#define MOST_OPS 100000u /* of a rank: 0.1 s, of each of some dozens of changes */
+
+/* By simulation where there is a step program of a size that takes no time, else by formulas. */
 static enum dtp_status predict(const struct dtp_context *context, const struct dtp_scenario *scenario,
                                const struct dtp_catalog *catalog, struct dtp_whatif *out)
 {
-    static const uint32_t op_limit = DTP_REPORT_MAX_OPS;
+    static const uint32_t op_limit = MOST_OPS;
     const struct dtp_arguments *a = context->arguments;
     const struct dtp_predictor closed = dtp_predictor_closed(), simulated = dtp_predictor_simulated(),
                                best = dtp_predictor_simulated_within(&op_limit);

@@ -239,7 +239,7 @@ static enum dtp_status read_stages(const struct dtp_table *table, size_t row, co
 {
     const char *bytes = dtp_table_text(table, row, where->rank_memory);
     const char *place = dtp_table_text(table, row, where->rank_coordinates);
-    unsigned long size[4], stage;
+    unsigned long size[4], stage = 0;
     uint64_t number, before[MOST_RANKS_MEASURED];
     size_t count = 0;
     memset(out->stage_bytes, 0, sizeof out->stage_bytes);

@@ -15,10 +15,10 @@
 
 #include <jansson.h>
 
-/* Who predicts: the closed form, a simulation, or the best there is: a simulation where the job has a step program of
- * DTP_REPORT_MAX_OPS operations (0.1 s), else the closed form. */
+/* Who predicts: the closed form, a simulation, or the best there is: a simulation where the job has step programs of at
+ * most DTP_REPORT_MAX_OPS operations in all ranks of its pipeline together (two seconds), else the closed form. */
 enum dtp_fidelity { DTP_FIDELITY_CLOSED, DTP_FIDELITY_SIMULATED, DTP_FIDELITY_BEST };
-#define DTP_REPORT_MAX_OPS 100000u
+#define DTP_REPORT_MAX_OPS 3200000u
 
 /* One predicted plan with everything said about it. */
 struct dtp_report {

@@ -28,7 +28,7 @@ static enum dtp_status predict_best(const struct dtp_job *job, struct dtp_report
     struct dtp_predictor formulas = dtp_predictor_closed();
     struct dtp_faults why;
     memset(&why, 0, sizeof why);
-    out->simulated = simulate(job, DTP_REPORT_MAX_OPS, out, &why) == DTP_OK;
+    out->simulated = simulate(job, DTP_REPORT_MAX_OPS / job->plan.pp, out, &why) == DTP_OK;
     if (out->simulated)
         return DTP_OK;
     snprintf(out->not_simulated_because, sizeof out->not_simulated_because, "%s",

@@ -115,9 +115,9 @@ expect 0 --params 7e9 --gpus 8
 grep -q "simulated; the closed form says" out || failed "plan: does not simulate"
 expect 0 --params 7e9 --gpus 8 --fidelity closed
 grep -q "by the closed form" out || failed "plan --fidelity closed: does not say so"
-expect 0 --params 7e9 --gpus 8 --accumulate 1000
+expect 0 --params 7e9 --gpus 8 --accumulate 10000
 grep -q "not simulated: .*operations" out || failed "plan: does not say why it did not simulate"
-expect 0 --params 7e9 --gpus 8 --accumulate 1000 --json
+expect 0 --params 7e9 --gpus 8 --accumulate 10000 --json
 if ! grep -q '"fidelity": "closed"' out || ! grep -q '"not_simulated_because": ' out; then
     failed "plan --json: does not say why it did not simulate"
 fi
