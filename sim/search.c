@@ -25,15 +25,32 @@
 
 /* ---- candidates -------------------------------------------------------------------------------------------------- */
 
+enum dtp_status dtp_search_choose(const struct dtp_search_choice *choice, struct dtp_scenario *scenario,
+                                  struct dtp_faults *faults)
+{
+    char text[16];
+    enum dtp_status status = DTP_OK;
+    snprintf(text, sizeof text, "%" PRIu32, choice->shard_group);
+    if (choice->shard_group)
+        status = dtp_scenario_set(scenario, "shard_group", text, "search", 0, faults);
+    if (choice->reduce_always && status == DTP_OK)
+        status = dtp_scenario_set(scenario, "accumulate_sync", "true", "search", 0, faults);
+    return status;
+}
+
+void dtp_search_take_back(const struct dtp_search_choice *choice, struct dtp_scenario *scenario)
+{
+    if (choice->shard_group)
+        dtp_scenario_unset(scenario, "shard_group");
+    if (choice->reduce_always)
+        dtp_scenario_unset(scenario, "accumulate_sync");
+}
+
 enum dtp_status dtp_search_apply(const struct dtp_search_question *question, const struct dtp_candidate *candidate,
                                  struct dtp_scenario *scenario, struct dtp_faults *faults)
 {
-    char text[16];
     enum dtp_status status = dtp_axes_apply(question->axes, candidate->combination, false, scenario, faults);
-    if (status != DTP_OK || !candidate->shard_group)
-        return status;
-    snprintf(text, sizeof text, "%u", candidate->shard_group);
-    return dtp_scenario_set(scenario, "shard_group", text, "search", 0, faults);
+    return status == DTP_OK ? dtp_search_choose(&candidate->choice, scenario, faults) : status;
 }
 
 bool dtp_search_has_limits(const struct dtp_job *job)
@@ -62,7 +79,7 @@ static enum dtp_status predict_again(const struct dtp_search_question *question,
                                      struct dtp_candidate *c, struct dtp_faults *faults)
 {
     struct dtp_scenario *scenario = NULL;
-    *c = (struct dtp_candidate){.combination = entry->place.combination, .shard_group = entry->place.shard_group};
+    *c = (struct dtp_candidate){.combination = entry->place.combination, .choice = entry->place.choice};
     enum dtp_status status = dtp_scenario_copy(question->base, &scenario, faults);
     if (status == DTP_OK)
         status = dtp_search_apply(question, c, scenario, faults);
@@ -95,6 +112,11 @@ static enum dtp_status add_candidate(const struct dtp_search_question *question,
     return DTP_OK;
 }
 
+static bool same_choice(const struct dtp_search_choice *a, const struct dtp_search_choice *b)
+{
+    return a->shard_group == b->shard_group && a->reduce_always == b->reduce_always;
+}
+
 /* A group's fastest; what is tight only where nothing else fits; the roomy one where it is none of the fastest. */
 static enum dtp_status add_group(const struct dtp_search_question *question, const struct dtp_scan_group *group,
                                  struct dtp_search *out, struct dtp_faults *faults)
@@ -104,7 +126,7 @@ static enum dtp_status add_group(const struct dtp_search_question *question, con
     for (size_t i = 0; i < DTP_SCAN_KEPT && status == DTP_OK; i++) {
         status = add_candidate(question, &group->fits[i], out, faults);
         roomy_is_there = roomy_is_there || (group->fits[i].place.combination == group->roomy.place.combination &&
-                                            group->fits[i].place.shard_group == group->roomy.place.shard_group);
+                                            same_choice(&group->fits[i].place.choice, &group->roomy.place.choice));
     }
     if (status == DTP_OK && !roomy_is_there)
         status = add_candidate(question, &group->roomy, out, faults);
@@ -140,7 +162,7 @@ static int compare(bool fastest, const struct dtp_candidate *a, const struct dtp
         order = fastest ? by(usd_of(a), usd_of(b)) : by(a->cost.goodput.expected_s, b->cost.goodput.expected_s);
     if (!order)
         order = by((double)a->combination, (double)b->combination);
-    return order ? order : by(a->shard_group, b->shard_group);
+    return order ? order : by(a->choice.shard_group, b->choice.shard_group);
 }
 
 static int compare_for_qsort(const void *left, const void *right, void *fastest)

@@ -5,6 +5,9 @@
  *   - time and money: no step is shorter than its matmul FLOPs at the sustained rate of the GPU with the largest clock
  *     gain; a group of combinations whose bound misses the deadline or the budget is left out (dtp_search_bound_s);
  *   - memory: tensors only grow with the micro-batch, so that where they alone exceed a GPU, larger ones are left out.
+ * Accumulating without reducing (no_sync) keeps gradients whole; sharded plans that have surely no room for these
+ * reduce in every micro-step instead, unless accumulate_sync is given.
+ *
  * Of every group (GPUs, division of the model, precision) the fastest few survive; the best of these are simulated
  * where they have a step program, and what comes first then, too: their time then is the simulation's, and one whose
  * allocator replay or placement does not fit is dropped. Those of too many micro-steps to be simulated whole have their
@@ -65,6 +68,12 @@ struct dtp_search_question {
     bool (*watch)(void *context, uint64_t done, uint64_t count); /* see parallel.h; may be NULL */
 };
 
+/* What the search chooses itself where no axis does. */
+struct dtp_search_choice {
+    uint32_t shard_group; /* for hybrid_shard; 0: the rule's, or the user's */
+    bool reduce_always;   /* accumulate_sync: whole gradients of no_sync surely do not fit */
+};
+
 struct dtp_candidate {
     struct dtp_variant variant; /* prediction: simulated where `simulated`, else the closed form's */
     bool simulated;
@@ -82,7 +91,7 @@ struct dtp_candidate {
     bool front; /* no other of the best class there is (valid, fits, ...) is better in time, money or headroom and
                    worse in none */
     uint64_t combination;
-    uint32_t shard_group; /* that was chosen for hybrid_shard; 0: the rule's, or the user's */
+    struct dtp_search_choice choice;
 };
 
 /* combinations is the sum of refused, pruned and predicted ones; every group of hybrid_shard counts. Of the predicted
@@ -131,8 +140,11 @@ enum dtp_status dtp_search(const struct dtp_search_question *question, struct dt
                            struct dtp_faults *faults);
 void dtp_search_release(struct dtp_search *search);
 
-/* Sets `scenario` to what a candidate is: the combination's keys and the shard group. Faults are those of setting keys.
- */
+/* Sets the keys of a choice, or unsets them again. */
+enum dtp_status dtp_search_choose(const struct dtp_search_choice *choice, struct dtp_scenario *scenario,
+                                  struct dtp_faults *faults);
+void dtp_search_take_back(const struct dtp_search_choice *choice, struct dtp_scenario *scenario);
+/* Sets `scenario` to what a candidate is: the combination's keys and the choice. Faults are those of setting keys. */
 enum dtp_status dtp_search_apply(const struct dtp_search_question *question, const struct dtp_candidate *candidate,
                                  struct dtp_scenario *scenario, struct dtp_faults *faults);
 

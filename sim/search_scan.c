@@ -9,6 +9,7 @@
 #include "cost/cluster_cost.h"
 #include "job/estimate.h"
 #include "plan/degrees.h"
+#include "sim/search_queue.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,20 +28,13 @@ enum aim {
 };
 static const uint32_t queue_room[AIMS] = {[AIM_FITS] = 48, [AIM_ROOMY] = 16, [AIM_TIGHT] = 16};
 
-/* The fastest so far of those that may be kept, in order. */
-struct queue {
-    struct dtp_scan_place *places;
-    uint32_t count, room;
-    bool overflown; /* others had no room */
-};
-
 struct queues { /* of a group */
-    struct queue of[AIMS];
+    struct dtp_search_queue of[AIMS];
 };
 
 /* What a scan of one group again looks for: what comes after a place that was looked at. */
 struct refill {
-    struct queue *queue; /* NULL: none is under way */
+    struct dtp_search_queue *queue; /* NULL: none is under way */
     struct dtp_scan_place after;
     enum aim aim;
 };
@@ -61,6 +55,7 @@ struct scanner {
     const struct dtp_search_question *question;
     bool limits;
     bool group_axis;    /* shard_group was given: hybrid_shard does not choose */
+    bool sync_axis;     /* accumulate_sync was given */
     bool layout_stands; /* in a group: whether its layout exists follows from what its combinations share */
     size_t group_axes, last_axis_count;
     uint64_t count, group_items; /* combinations; of a group */
@@ -93,40 +88,6 @@ static bool beyond_limits(const struct scanner *s, const struct dtp_job *job)
 
 /* ---- what may be kept -------------------------------------------------------------------------------------------- */
 
-static bool is_before(const struct dtp_scan_place *a, const struct dtp_scan_place *b)
-{
-    if (a->work_s != b->work_s)
-        return a->work_s < b->work_s;
-    return a->combination != b->combination ? a->combination < b->combination : a->shard_group < b->shard_group;
-}
-
-/* Takes a place among the fastest, if it is one; the slowest makes room. */
-static void queue_push(struct queue *queue, const struct dtp_scan_place *place)
-{
-    bool full = queue->count == queue->room;
-    queue->overflown = queue->overflown || full;
-    if (full && !is_before(place, &queue->places[queue->count - 1]))
-        return;
-    uint32_t low = 0, high = queue->count;
-    while (low < high) {
-        uint32_t middle = (low + high) / 2;
-        if (is_before(place, &queue->places[middle]))
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    memmove(&queue->places[low + 1], &queue->places[low], (queue->count - full - low) * sizeof *queue->places);
-    queue->places[low] = *place;
-    queue->count += !full;
-}
-
-static void queue_merge(struct queue *into, const struct queue *from)
-{
-    into->overflown = into->overflown || from->overflown;
-    for (uint32_t i = 0; i < from->count; i++)
-        queue_push(into, &from->places[i]);
-}
-
 /* Whether a plan may be kept for that aim, as far as the bound of its memory tells. */
 static bool may_serve(const struct dtp_bound_fit *fit, enum aim aim)
 {
@@ -143,19 +104,19 @@ static void offer(struct worker *w, size_t group, const struct dtp_scan_place *p
 {
     const struct refill *refill = &w->refill;
     if (refill->queue) {
-        if (is_before(&refill->after, place) && may_serve(fit, refill->aim))
-            queue_push(refill->queue, place);
+        if (dtp_search_is_before(&refill->after, place) && may_serve(fit, refill->aim))
+            dtp_search_queue_push(refill->queue, place);
         return;
     }
     for (int aim = 0; aim < AIMS; aim++)
         if (may_serve(fit, (enum aim)aim))
-            queue_push(&w->queues[group].of[aim], place);
+            dtp_search_queue_push(&w->queues[group].of[aim], place);
 }
 
 static void keep_nearest(struct dtp_scan *scan, const struct dtp_scan_place *place, double bytes)
 {
     bool nearer = bytes < scan->nearest_bytes;
-    if (nearer || (bytes <= scan->nearest_bytes && is_before(place, &scan->nearest.place))) {
+    if (nearer || (bytes <= scan->nearest_bytes && dtp_search_is_before(place, &scan->nearest.place))) {
         scan->nearest = (struct dtp_scan_entry){.place = *place};
         scan->nearest_bytes = bytes;
     }
@@ -204,7 +165,8 @@ static enum fate judge(struct worker *w, size_t group, struct dtp_scan_place pla
     return FATE_PREDICTED;
 }
 
-static enum fate predict(const struct scanner *s, struct worker *w, uint64_t combination, uint32_t shard_group)
+static enum fate predict_one(const struct scanner *s, struct worker *w, uint64_t combination,
+                             struct dtp_search_choice choice)
 {
     bool first = combination < w->scan.refusal_at; /* whose words are kept */
     w->faults.status = DTP_OK;
@@ -228,7 +190,30 @@ static enum fate predict(const struct scanner *s, struct worker *w, uint64_t com
     if (s->limits && beyond_limits(s, job))
         return FATE_PRUNED;
     return judge(w, (size_t)(combination / s->group_items),
-                 (struct dtp_scan_place){.combination = combination, .shard_group = shard_group});
+                 (struct dtp_scan_place){.combination = combination, .choice = choice});
+}
+
+/* Whether gradients stay whole from one micro-step to the next, though the plan divides them. */
+static bool keeps_whole_gradients(const struct dtp_plan *plan)
+{
+    return plan->accumulate > 1 && plan->runtime->strategies & 1u << DTP_FULL_SHARD && dtp_plan_shards_grads(plan) &&
+           dtp_plan_reductions(plan) == 1;
+}
+
+/* A combination with the group that is set; with whole gradients, or, where these surely do not fit, without. */
+static enum fate predict(const struct scanner *s, struct worker *w, uint64_t combination, uint32_t shard_group)
+{
+    struct dtp_search_choice choice = {.shard_group = shard_group}, always = {.reduce_always = true};
+    enum fate fate = predict_one(s, w, combination, choice);
+    if (fate != FATE_TOO_LARGE || s->sync_axis || !keeps_whole_gradients(&w->variant.job.plan))
+        return fate;
+    if (dtp_search_choose(&always, w->scenario, &w->faults) == DTP_OK) {
+        choice.reduce_always = true;
+        enum fate again = predict_one(s, w, combination, choice);
+        fate = again == FATE_REFUSED ? fate : again;
+    }
+    dtp_search_take_back(&always, w->scenario);
+    return fate;
 }
 
 /* The rest of a chunk fares the same: the same GPUs, and where that is what counts the same layout. */
@@ -248,9 +233,7 @@ static enum fate predict_groups(const struct scanner *s, struct worker *w, uint6
     enum fate fate = FATE_REFUSED;
     uint32_t most = (uint32_t)strtoul(gpus, NULL, 10);
     for (uint32_t group = 2; group < most && !ends_chunk(fate); group *= 2) {
-        char text[16];
-        snprintf(text, sizeof text, "%u", group);
-        if (dtp_scenario_set(w->scenario, "shard_group", text, "search", 0, &w->faults) == DTP_OK)
+        if (dtp_search_choose(&(struct dtp_search_choice){.shard_group = group}, w->scenario, &w->faults) == DTP_OK)
             fate = predict(s, w, combination, group);
     }
     dtp_scenario_unset(w->scenario, "shard_group");
@@ -279,7 +262,8 @@ static enum dtp_status work(void *context, unsigned thread, uint64_t first, uint
                                             : &n->refused) += first + count - i - (fate == FATE_NO_LAYOUT);
             break;
         }
-        if (fate == FATE_TOO_LARGE && left_in_run > 0) {
+        /* Tensors grow with the micro-batch; but of a given batch larger ones leave fewer micro-steps, at last one. */
+        if (fate == FATE_TOO_LARGE && left_in_run > 0 && !keeps_whole_gradients(&w->variant.job.plan)) {
             w->scan.counts.pruned_memory += left_in_run;
             i += left_in_run;
             if (i + 1 < first + count && dtp_axes_apply(axes, i, false, w->scenario, &w->faults) != DTP_OK)
@@ -301,22 +285,18 @@ static bool watch(void *context, uint64_t done, uint64_t count)
 static enum dtp_status estimate(const struct scanner *s, struct worker *w, const struct dtp_scan_place *place,
                                 struct dtp_scan_entry *out)
 {
-    char text[16];
     const struct dtp_job *job = &w->variant.job;
     *out = (struct dtp_scan_entry){.place = *place, .estimated = true};
     w->faults.status = DTP_OK;
     w->faults.count = 0;
     enum dtp_status status = dtp_axes_apply(s->question->axes, place->combination, false, w->scenario, &w->faults);
-    if (status == DTP_OK && place->shard_group) {
-        snprintf(text, sizeof text, "%u", place->shard_group);
-        status = dtp_scenario_set(w->scenario, "shard_group", text, "search", 0, &w->faults);
-    }
+    if (status == DTP_OK)
+        status = dtp_search_choose(&place->choice, w->scenario, &w->faults);
     if (status == DTP_OK)
         status = dtp_scenario_resolve_again(w->scenario, s->question->catalog, w->base, &w->variant.job, &w->faults);
     if (status == DTP_OK)
         status = dtp_estimate_memory(&job->transformer, &job->cluster, &job->plan, &out->memory, NULL, &w->faults);
-    if (place->shard_group)
-        dtp_scenario_unset(w->scenario, "shard_group");
+    dtp_search_take_back(&place->choice, w->scenario);
     return status == DTP_OK || status == DTP_ENVIRONMENT ? status : DTP_NO;
 }
 
@@ -332,7 +312,7 @@ static void keep(struct worker *w, const struct dtp_scan_entry *entry, struct dt
         group->fits[group->fit_count++] = *entry;
     if (m->verdict == DTP_VERDICT_FITS && headroom >= DTP_SCAN_ROOMY && isinf(group->roomy.place.work_s))
         group->roomy = *entry;
-    if (m->verdict == DTP_VERDICT_TIGHT && is_before(&entry->place, &group->tight.place))
+    if (m->verdict == DTP_VERDICT_TIGHT && dtp_search_is_before(&entry->place, &group->tight.place))
         group->tight = *entry;
     if (m->verdict == DTP_VERDICT_OOM)
         keep_nearest(&w->scan, &entry->place, (double)entry->place.missing_bytes);
@@ -341,7 +321,7 @@ static void keep(struct worker *w, const struct dtp_scan_entry *entry, struct dt
 /* A queue that ran out although places were pushed off it: the group is scanned again for what comes after. The counts
  * have it already. */
 static enum dtp_status refill(struct scanner *s, struct worker *w, uint64_t group, enum aim aim,
-                              const struct dtp_scan_place *after, struct queue *queue)
+                              const struct dtp_scan_place *after, struct dtp_search_queue *queue)
 {
     struct dtp_scan counted = w->scan;
     uint64_t first = group * s->group_items, end = first + s->group_items;
@@ -352,7 +332,7 @@ static enum dtp_status refill(struct scanner *s, struct worker *w, uint64_t grou
         w->again = malloc(room * sizeof *w->again);
     if (!w->again)
         return DTP_ENVIRONMENT;
-    *queue = (struct queue){.places = w->again, .room = room};
+    *queue = (struct dtp_search_queue){.places = w->again, .room = room};
     w->refill = (struct refill){.queue = queue, .after = *after, .aim = aim};
     for (uint64_t i = first; i < end && status == DTP_OK; i += s->chunk_items)
         status = work(s, (unsigned)(w - s->workers), i, s->chunk_items);
@@ -366,18 +346,18 @@ static bool has_all(const struct dtp_scan_group *group, enum aim aim, const stru
 {
     return aim == AIM_FITS    ? group->fit_count == DTP_SCAN_KEPT
            : aim == AIM_ROOMY ? isfinite(group->roomy.place.work_s)
-                              : group->fit_count || !is_before(next, &group->tight.place);
+                              : group->fit_count || !dtp_search_is_before(next, &group->tight.place);
 }
 
 /* Goes through a queue until the group has what it is for. `last` is the last place that was looked at. */
 static enum dtp_status go_through(struct scanner *s, struct worker *w, size_t index, enum aim aim,
                                   struct dtp_scan_place *last, struct dtp_scan_group *group)
 {
-    struct queue queue = s->workers[0].queues[index].of[aim];
+    struct dtp_search_queue queue = s->workers[0].queues[index].of[aim];
     struct dtp_scan_entry entry;
     for (;;) {
         for (uint32_t i = 0; i < queue.count; i++) {
-            if (!is_before(last, &queue.places[i]))
+            if (!dtp_search_is_before(last, &queue.places[i]))
                 continue;
             if (has_all(group, aim, &queue.places[i]))
                 return DTP_OK;
@@ -439,7 +419,7 @@ static void merge_queues(struct scanner *s, unsigned threads, size_t groups)
     for (unsigned t = 1; t < threads; t++)
         for (size_t g = 0; g < groups; g++)
             for (int aim = 0; aim < AIMS; aim++)
-                queue_merge(&s->workers[0].queues[g].of[aim], &s->workers[t].queues[g].of[aim]);
+                dtp_search_queue_merge(&s->workers[0].queues[g].of[aim], &s->workers[t].queues[g].of[aim]);
 }
 
 static bool prepare_groups(size_t groups, struct dtp_scan *out)
@@ -468,7 +448,7 @@ static bool prepare_queues(const struct scanner *s, size_t groups, struct worker
     struct dtp_scan_place *next = w->places;
     for (size_t i = 0; i < groups && w->queues && w->places; i++)
         for (int aim = 0; aim < AIMS; aim++) {
-            w->queues[i].of[aim] = (struct queue){.places = next, .room = room[aim]};
+            w->queues[i].of[aim] = (struct dtp_search_queue){.places = next, .room = room[aim]};
             next += room[aim];
         }
     return w->queues && w->places;
@@ -493,6 +473,7 @@ static void measure_axes(struct scanner *s)
     s->last_axis_count = axes->axes[axes->count - 1].count;
     for (size_t i = 0; i < axes->count; i++) {
         s->group_axis = s->group_axis || strcmp(axes->axes[i].key, "shard_group") == 0;
+        s->sync_axis = s->sync_axis || strcmp(axes->axes[i].key, "accumulate_sync") == 0;
         if (strcmp(axes->axes[i].key, "precision") == 0)
             s->group_axes = i + 1;
     }
@@ -500,6 +481,7 @@ static void measure_axes(struct scanner *s)
     for (size_t i = s->group_axes; i < axes->count; i++)
         s->layout_stands = s->layout_stands && leaves_layout(axes->axes[i].key);
     s->group_axis = s->group_axis || dtp_scenario_get(s->question->base, "shard_group");
+    s->sync_axis = s->sync_axis || dtp_scenario_get(s->question->base, "accumulate_sync");
     for (size_t i = s->group_axes; i < axes->count; i++)
         s->group_items *= axes->axes[i].count;
 }

@@ -17,7 +17,7 @@ struct dtp_scan_place {
     double work_s;       /* of computing, without failures; infinite: empty */
     float missing_bytes; /* that the bound lacks; negative: it fits */
     uint64_t combination;
-    uint32_t shard_group;
+    struct dtp_search_choice choice;
     enum dtp_verdict bound_verdict;
 };
 

@@ -40,6 +40,7 @@ static void set_plan(json_t *object, const struct dtp_plan *p)
     json_object_set_new(object, "shard_group", dtp_json_whole(p->shard_group));
     json_object_set_new(object, "micro_batch", dtp_json_whole(p->micro_batch));
     json_object_set_new(object, "accumulate", dtp_json_whole(p->accumulate));
+    json_object_set_new(object, "accumulate_sync", json_boolean(p->accumulate > 1 && p->accumulate_sync));
     json_object_set_new(object, "checkpointing", json_string(checkpointing));
     json_object_set_new(object, "offload", json_string(dtp_offload_text(p->offload)));
     json_object_set_new(object, "precision", json_string(dtp_precision_name(&p->precision)));

@@ -50,8 +50,9 @@ static void describe(const struct dtp_candidate *c, char *out, size_t bytes)
         snprintf(slices + strlen(slices), sizeof slices - strlen(slices), "ep %u, ", p->ep);
     if (p->offload != DTP_OFFLOAD_NONE)
         snprintf(offload, sizeof offload, ", offload %s", dtp_offload_text(p->offload));
-    snprintf(out, bytes, "%s%s%s, %s, %s, %u x %u%s%s", slices, dtp_strategy_text(p->strategy), group, runtime,
-             dtp_precision_name(&p->precision), p->micro_batch, p->accumulate, checkpointing, offload);
+    const char *reduced = p->accumulate > 1 && p->accumulate_sync ? " reduced each time" : "";
+    snprintf(out, bytes, "%s%s%s, %s, %s, %u x %u%s%s%s", slices, dtp_strategy_text(p->strategy), group, runtime,
+             dtp_precision_name(&p->precision), p->micro_batch, p->accumulate, reduced, checkpointing, offload);
 }
 
 /* "1,024 numbers of GPUs were asked for, 135 are ...; of those 17 were tried: 1, 2, 4, ..." */

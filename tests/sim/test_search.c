@@ -130,12 +130,36 @@ static void test_finds_the_cheapest(void **state)
     struct dtp_search found;
     (void)state;
     set_up(&s, seven);
+    assert_int_equal(dtp_scenario_set(s.base, "accumulate_sync", "false", "test", 0, &faults), DTP_OK);
     assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
     assert_int_equal(found.recommended, 0);
     double least = least_of_all(&s, usd_of);
     assert_close(found.candidates[0].cost.usd[DTP_PRICE_TYPICAL], least, 1e-9 * least);
     assert_int_equal(found.counts.combinations, 2 * 3 * 4 * 3 * 4); /* nothing is lost in the counts */
     assert_true(found.runner_up > 0);
+    dtp_search_release(&found);
+    tear_down(&s);
+}
+
+/* 70.6 B whole gradients in fp32 are 263 GiB: sharded plans of several micro-steps reduce in each, unless told not to;
+ * and of a given batch a larger micro-batch may fit where smaller ones, of more micro-steps, do not. */
+static void test_whole_gradients_have_no_room(void **state)
+{
+    static const char *const keys[] = {
+        "model",   "llama-3-70b", "tokens",        "10B",  "global_batch", "512",        "gpu",      "h100-sxm",
+        "gpus",    "64",          "seq",           "4096", "precision",    "bf16-mixed", "strategy", "full_shard",
+        "compile", "true",        "checkpointing", "full", "micro_batch",  "1,2,4,8",    NULL};
+    struct setup s;
+    struct dtp_search found;
+    (void)state;
+    set_up(&s, keys);
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    const struct dtp_plan *best = &found.candidates[0].variant.job.plan;
+    assert_true(best->accumulate_sync && best->accumulate > 1 && found.candidates[0].choice.reduce_always);
+    dtp_search_release(&found);
+    assert_int_equal(dtp_scenario_set(s.base, "accumulate_sync", "false", "test", 0, &faults), DTP_OK);
+    assert_int_equal(dtp_search(&s.question, &found, &faults), DTP_OK);
+    assert_int_equal(found.candidates[0].variant.job.plan.accumulate, 1);
     dtp_search_release(&found);
     tear_down(&s);
 }
@@ -510,6 +534,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps_before_powersgd),
                                        cmocka_unit_test(test_finds_the_cheapest),
                                        cmocka_unit_test(test_finds_the_best_layout),
+                                       cmocka_unit_test(test_whole_gradients_have_no_room),
                                        cmocka_unit_test(test_finds_the_fastest),
                                        cmocka_unit_test(test_threads_do_not_show),
                                        cmocka_unit_test(test_short_queues_lose_nothing),
