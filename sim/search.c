@@ -189,7 +189,14 @@ static bool dominates(const struct dtp_candidate *a, const struct dtp_candidate 
     return time >= 0 && usd >= 0 && risk >= 0 && (time > 0 || usd > 0 || risk > 0);
 }
 
-/* Of the best class there is, which the order puts first. */
+/* As zero1 and ddp are with one data-parallel rank. */
+static bool equals(const struct dtp_candidate *a, const struct dtp_candidate *b)
+{
+    return a->cost.goodput.expected_s == b->cost.goodput.expected_s && usd_of(a) == usd_of(b) &&
+           a->headroom == b->headroom && a->variant.job.cluster.gpus == b->variant.job.cluster.gpus;
+}
+
+/* Of the best class there is, which the order puts first; of equal ones the first. */
 static void mark_front(struct dtp_search *search)
 {
     const struct dtp_candidate *first = search->candidates;
@@ -199,7 +206,7 @@ static void mark_front(struct dtp_search *search)
     for (size_t i = 0; i < search->count; i++) {
         search->candidates[i].front = i < class;
         for (size_t k = 0; k < class && search->candidates[i].front; k++)
-            search->candidates[i].front = !dominates(&first[k], &first[i]);
+            search->candidates[i].front = !dominates(&first[k], &first[i]) && !(k < i && equals(&first[k], &first[i]));
     }
 }
 

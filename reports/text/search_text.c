@@ -76,6 +76,14 @@ static void print_thinned(const struct dtp_search_question *question, const stru
     dtp_page_say(page, 2, 2, "%s", words);
 }
 
+static bool varies(const struct dtp_search_question *question, const char *key)
+{
+    bool found = dtp_scenario_get(question->base, key) != NULL;
+    for (size_t i = 0; i < question->axes->count; i++)
+        found |= strcmp(question->axes->axes[i].key, key) == 0;
+    return found;
+}
+
 static void print_searched(const struct dtp_search_question *question, const struct dtp_search_counts *n,
                            const struct dtp_page *page)
 {
@@ -97,6 +105,10 @@ static void print_searched(const struct dtp_search_question *question, const str
                    dtp_page_grouped(n->too_many_nodes, a, sizeof a), question->max_nodes);
     dtp_page_heading(page, "SEARCHED", "");
     dtp_page_say(page, 2, 2, "%s", words);
+    if (!varies(question, "tp"))
+        dtp_page_say(page, 2, 2,
+                     "no layer was divided: with --runtime megatron and one --gpu, tp, pp and, of experts, ep are "
+                     "tried too");
     print_thinned(question, page);
 }
 
@@ -340,16 +352,7 @@ static void say_limits(const struct dtp_search_relax *r, const struct dtp_traini
 }
 
 /* Whether the model itself was divided, or asked not to be. */
-static bool varies(const struct dtp_search_question *question, const char *key)
-{
-    bool found = dtp_scenario_get(question->base, key) != NULL;
-    for (size_t i = 0; i < question->axes->count; i++)
-        found |= strcmp(question->axes->axes[i].key, key) == 0;
-    return found;
-}
-
-static void print_relax(const struct dtp_search_question *question, const struct dtp_search *search,
-                        const struct dtp_page *page)
+static void print_relax(const struct dtp_search *search, const struct dtp_page *page)
 {
     const struct dtp_search_relax *r = &search->relax;
     text missing;
@@ -366,10 +369,6 @@ static void print_relax(const struct dtp_search_question *question, const struct
             page, 2, 2,
             "the nearest lacks %s on each GPU: allow more GPUs (--max-gpus), others (--gpu any) or a shorter --seq",
             dtp_number_format_memory((uint64_t)r->missing_bytes, missing, sizeof missing));
-        if (!varies(question, "tp"))
-            dtp_page_say(page, 2, 2,
-                         "no layer was divided: with --runtime megatron and one --gpu, tp, pp and, of experts, ep are "
-                         "tried too");
     } else if (!r->any_ends) {
         dtp_page_say(page, 2, 2,
                      "whatever fits fails, or writes its checkpoints, for longer than it computes: fewer GPUs "
@@ -385,7 +384,7 @@ void dtp_search_text(const struct dtp_search_question *question, const struct dt
     if (search->recommended >= 0)
         print_recommended(question, search, page);
     else
-        print_relax(question, search, page);
+        print_relax(search, page);
     if (search->count)
         print_front(search, page);
     print_runner_up(search, page);
