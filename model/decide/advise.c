@@ -84,7 +84,7 @@ static bool consider_plan(struct search *search, const struct dtp_plan *asked, u
     if (dtp_variant_time(search->job, asked, gpus, &change.variant, NULL, 0) != DTP_OK ||
         !worth_keeping(search, &change) || !as_typed(search, asked, flags, &change))
         return false;
-    dtp_change_batch_note(&search->job->asked, asked, change.note, sizeof change.note);
+    dtp_change_batch_note(search->job, &change.variant.job, change.note, sizeof change.note);
     keep(search->advice, &change);
     return true;
 }

@@ -232,10 +232,15 @@ void dtp_change_gpus_flags(const struct dtp_job *job, uint32_t gpus, char *out, 
     snprintf(out, bytes, "%s--gpus %u", nodes, gpus);
 }
 
-void dtp_change_batch_note(const struct dtp_plan *from, const struct dtp_plan *to, char *out, size_t bytes)
+static double step_tokens(const struct dtp_job *job)
 {
-    double before = (double)from->micro_batch * from->accumulate;
-    double after = (double)to->micro_batch * to->accumulate;
+    const struct dtp_plan *plan = &job->plan;
+    return (double)plan->sequence * plan->micro_batch * plan->accumulate * dtp_plan_data_ranks(plan, &job->cluster);
+}
+
+void dtp_change_batch_note(const struct dtp_job *from, const struct dtp_job *to, char *out, size_t bytes)
+{
+    double before = step_tokens(from), after = step_tokens(to);
     out[0] = '\0';
     if (after > before)
         snprintf(out, bytes, "tokens per step x %g", after / before);

@@ -97,7 +97,7 @@ void dtp_change_add_flag(enum dtp_key key, const char *word, const char *value, 
 enum dtp_status dtp_change_set(const char *flags, struct dtp_scenario *scenario, struct dtp_faults *faults);
 /* The flags that give the job another number of GPUs, beside the nodes where it was given those. */
 void dtp_change_gpus_flags(const struct dtp_job *job, uint32_t gpus, char *out, size_t bytes);
-/* "tokens per step x 4", "" where they stay. */
-void dtp_change_batch_note(const struct dtp_plan *from, const struct dtp_plan *to, char *out, size_t bytes);
+/* "tokens per step x 4", of all ranks together, "" where they stay. Both are resolved. */
+void dtp_change_batch_note(const struct dtp_job *from, const struct dtp_job *to, char *out, size_t bytes);
 
 #endif

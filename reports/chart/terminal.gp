@@ -27,7 +27,7 @@ below(rows) = sprintf("set key at screen 0.5,0.015 center bottom maxrows %d Left
 set bmargin at screen %.3f", rows, foot + 0.034 * rows)
 # From `least` to `most` on a logarithmic axis where that shows more, with a margin to either side. Powers of ten
 # are short, other ticks written out: 1.1k and 1.2k would both be rounded to 1k.
-wide(least, most) = most > 15 * least
+wide(least, most) = most > 60 * least
 range(axis, least, most) = wide(least, most) \
     ? sprintf("set logscale %s; set %srange [%g:%g]; set format %s \"%%.0s%%c\"", axis, axis, least / 1.3, most * 1.3, axis) \
     : sprintf("set %srange [0:%g]; set format %s \"%%.10g\"", axis, most * 1.1, axis)

@@ -6,6 +6,7 @@
 #include "plan/runtime.h"
 
 #include <math.h>
+#include <stdarg.h>
 
 #define LABEL_COLUMNS 22
 
@@ -16,6 +17,17 @@ struct texts {
 static void label(const struct dtp_page *page, const char *words)
 {
     fprintf(page->file, "  %-*s ", LABEL_COLUMNS, words);
+}
+
+/* Behind a label, wrapped to its column. */
+static void __attribute__((format(printf, 2, 3))) say_behind(const struct dtp_page *page, const char *format, ...)
+{
+    char words[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(words, sizeof words, format, arguments);
+    va_end(arguments);
+    dtp_page_wrap(page, LABEL_COLUMNS + 3, LABEL_COLUMNS + 3, words);
 }
 
 static const char *duration(double s, char *out)
@@ -67,13 +79,12 @@ static void print_stall(const struct dtp_report *report, const struct dtp_page *
         return;
     label(page, "  beside training");
     struct dtp_unit unit = dtp_unit_time(t->checkpoint_stall_s);
-    fprintf(page->file,
-            "%.3g %s of copying instead, %.2g %% of the time at one every 200 steps (--async-checkpoints)\n",
-            t->checkpoint_stall_s / unit.divisor, unit.name,
-            100 * t->checkpoint_stall_s / (t->checkpoint_stall_s + 200 * step_s));
-    label(page, "");
-    fprintf(page->file, "to %s of the host's memory a GPU, pinned before training\n",
-            dtp_number_format_memory((uint64_t)t->checkpoint_copy_bytes, x.a, sizeof x.a));
+    say_behind(page,
+               "%.3g %s of copying instead, %.2g %% of the time at one every 200 steps (--async-checkpoints), to %s of "
+               "the host's memory a GPU, pinned before training",
+               t->checkpoint_stall_s / unit.divisor, unit.name,
+               100 * t->checkpoint_stall_s / (t->checkpoint_stall_s + 200 * step_s),
+               dtp_number_format_memory((uint64_t)t->checkpoint_copy_bytes, x.a, sizeof x.a));
 }
 
 /* Of runs that we execute: others have watchdogs of their own. */
@@ -101,11 +112,12 @@ static void print_elastic(const struct dtp_report *report, const struct dtp_page
         fprintf(page->file, "never: more is out for repair than the rest can do\n");
         return;
     }
-    fprintf(page->file, "goodput %.1f %%, %s expected: a snapshot in memory every %s,\n", 100 * e->fraction,
-            duration(e->expected_s, x.a), duration(e->interval_s, x.b));
-    label(page, "");
-    fprintf(page->file, "%s until ranks go on, %.2g %% of the GPUs out for %s after a failure\n",
-            duration(e->inputs.restart_s, x.a), 100 * e->inputs.unit_fraction, duration(e->inputs.repair_s, x.b));
+    struct texts y;
+    say_behind(page,
+               "goodput %.1f %%, %s expected: a snapshot in memory every %s, %s until ranks go on, %.2g %% of the GPUs "
+               "out for %s after a failure",
+               100 * e->fraction, duration(e->expected_s, x.a), duration(e->interval_s, x.b),
+               duration(e->inputs.restart_s, x.c), 100 * e->inputs.unit_fraction, duration(e->inputs.repair_s, y.a));
     print_noticing(report, page);
 }
 

@@ -51,7 +51,7 @@ static void print_row(const struct dtp_whatif *w, const struct dtp_whatif_row *r
                   : row->gain > 0            ? DTP_INK_GREEN
                                              : DTP_INK_PLAIN,
                   (const char *const[]){row->flags, device, step, tokens, dtp_verdict_text(verdict)});
-    dtp_change_batch_note(&w->base.job.plan, &row->variant.job.plan, note, sizeof note);
+    dtp_change_batch_note(&w->base.job, &row->variant.job, note, sizeof note);
     bool otherwise = row->predictor != w->predictor; /* both are constants of the predictor */
     snprintf(why, sizeof why, "%s: %s%s%s%s%s%s", dtp_question_words(row->question), row->why, note[0] ? "; " : "",
              note, row->numerics ? "; other numerics" : "", otherwise ? "; this row beside the plan by fidelity " : "",
