@@ -341,7 +341,10 @@ static void write_adapters(struct writer *w)
         return;
     }
     if (!noted_targets(run->notes, targets)) {
-        UNSTATED(w, "which linears have adapters (lora_rank %" PRIu64 ") is not stated in notes", run->lora_rank);
+        UNSTATED(w,
+                 "which linears have adapters (lora_rank %" PRIu64 ") is not stated in notes; write lora_targets=all "
+                 "there, or q+v and the like, as --lora-targets",
+                 run->lora_rank);
         return;
     }
     set_count(w, "lora", run->lora_rank);

@@ -96,6 +96,11 @@ static void print_throughput(const struct dtp_backtest *backtest, const struct d
         {"", "", "", "", "", "", "const.", "MFU", "unseen"},
         {"source", "scored", "median", "mean", "max", "bias", "median", "mean", "median"}};
     struct dtp_grid grid;
+    if (!backtest->scored) {
+        dtp_page_print(page, DTP_INK_BOLD, "NO RUN is scored, of %zu row%s\n", backtest->row_count,
+                       dtp_plural(backtest->row_count));
+        return;
+    }
     if (!backtest->throughput.count) {
         dtp_page_print(page, DTP_INK_BOLD, "TOKENS PER SECOND, fidelity: %s\n", dtp_predictor_flag(backtest->fidelity));
         dtp_page_say(page, 2, 2, "measured of none of the %zu runs that are scored, of %zu", backtest->scored,
@@ -321,7 +326,8 @@ static void print_worst(const struct dtp_backtest *backtest, size_t worst, const
 void dtp_backtest_write_text(const struct dtp_backtest *backtest, size_t worst, const struct dtp_page *page)
 {
     print_throughput(backtest, page);
-    print_memory(backtest, page);
+    if (backtest->scored)
+        print_memory(backtest, page);
     print_decisions(backtest, worst, page);
     print_pairs(backtest, page);
     print_refusals(backtest, page);

@@ -76,7 +76,7 @@ static void test_parts_that_are_not_modelled(void **state)
     run = plain_run();
     run.lora_rank = 16;
     run.quantised_base = "nf4";
-    assert_refused(&run, "which linears have adapters (lora_rank 16) is not stated in notes");
+    assert_refused(&run, "which linears have adapters (lora_rank 16) is not stated in notes; write lora_targets=all");
     run.notes = "LoRA: lora_targets=q+v; dropout 0.05", run.quantised_base = "none";
     struct dtp_job job = job_of(&run);
     assert_int_equal(job.plan.adapters.targets, 1u << DTP_TARGET_Q | 1u << DTP_TARGET_V);
