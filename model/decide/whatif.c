@@ -372,6 +372,29 @@ static void propose(struct search *search)
     try_vocabulary(search);
 }
 
+static bool is_same_job(const struct dtp_whatif_row *a, const struct dtp_whatif_row *b)
+{
+    const struct dtp_job *x = &a->variant.job, *y = &b->variant.job;
+    return !a->refused && !b->refused && x->cluster.gpus == y->cluster.gpus &&
+           memcmp(&x->plan, &y->plan, sizeof x->plan) == 0;
+}
+
+/* Where a global batch says it, "--micro-batch 2" is "--micro-batch 2 --accumulate 4" too: the first is kept. */
+static void drop_repeated(struct search *search)
+{
+    struct dtp_whatif_row *rows = search->out->rows;
+    size_t kept = 0;
+    for (size_t i = 0; i < search->proposed; i++) {
+        bool repeated = false;
+        for (size_t k = 0; k < kept && !repeated; k++)
+            repeated = rows[k].question == rows[i].question && is_same_job(&rows[k], &rows[i]);
+        if (!repeated && kept != i)
+            rows[kept] = rows[i];
+        kept += !repeated;
+    }
+    search->proposed = kept;
+}
+
 enum dtp_status dtp_whatif(const struct dtp_scenario *scenario, const struct dtp_catalog *catalog,
                            const struct dtp_predictor *predictor, const struct dtp_predictor *otherwise,
                            struct dtp_whatif *out, struct dtp_faults *faults)
@@ -390,6 +413,7 @@ enum dtp_status dtp_whatif(const struct dtp_scenario *scenario, const struct dtp
     status = dtp_parallel_run(&rows, NULL, faults);
     if (status != DTP_OK)
         return faults->count ? status : dtp_fault(faults, status, NULL, 0, "out of memory");
+    drop_repeated(&search);
     for (size_t i = 0; i < search.proposed; i++)
         out->refused_count += out->rows[i].refused;
     out->count = search.proposed - out->refused_count;

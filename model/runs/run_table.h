@@ -44,7 +44,8 @@
       "bf16, mxfp8, fp8-tensorwise, ...; default what param_dtype and fp8 say")                                        \
     X(links, "interconnect_intra", false, "NVL72 where it says so: NVLink joins a rack, not a node")                   \
     X(network, "interconnect_inter", false, "sockets or EFA where it says so, else NICs")                              \
-    X(notes, "notes", false, "what no column holds; lora_targets=q+v: which linears have adapters; machine=KEY: as --machine")
+    X(notes, "notes", false,                                                                                           \
+      "what no column holds; lora_targets=q+v: which linears have adapters; machine=KEY: as --machine")
 
 /* Whole numbers from 1 up. */
 #define DTP_RUN_COUNT_TABLE(X)                                                                                         \
