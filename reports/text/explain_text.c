@@ -47,6 +47,8 @@ static void format_value(const struct scale *scale, double value, char *out, siz
 {
     if (scale->digits == 0 && value >= 0)
         dtp_page_grouped((uint64_t)llround(value), out, bytes);
+    else if (value != 0 && fabs(value / scale->divisor) < 0.5 * pow(10, -scale->digits)) /* which 0.000 is not */
+        snprintf(out, bytes, "%.2g", value / scale->divisor);
     else
         snprintf(out, bytes, "%.*f", scale->digits, value / scale->divisor);
 }

@@ -339,6 +339,8 @@ static void print_active(const struct dtp_job *job, const struct dtp_page *page)
     dtp_page_say(page, 4, 4, "%s", line);
 }
 
+#define TEN_YEARS_S (3652.5 * 86400)
+
 static void print_throughput(const struct dtp_report *report, const struct dtp_page *page)
 {
     const struct dtp_throughput *t = &report->prediction.throughput;
@@ -351,8 +353,9 @@ static void print_throughput(const struct dtp_report *report, const struct dtp_p
     fprintf(page->file, "  %-*s %9s tokens/s, %s per GPU\n", label_columns(page), "tokens",
             dtp_page_figure(t->tokens_per_s, total, sizeof total),
             dtp_page_figure(t->tokens_per_s_per_gpu, each, sizeof each));
-    fprintf(page->file, "  %-*s %9s days\n", label_columns(page), "10^12 tokens take",
-            dtp_page_figure(1e12 / t->tokens_per_s / 86400.0, days, sizeof days));
+    bool few = 1e12 / t->tokens_per_s > TEN_YEARS_S; /* nobody waits for: fine-tuning, single GPUs */
+    fprintf(page->file, "  %-*s %9s days\n", label_columns(page), few ? "10^9 tokens take" : "10^12 tokens take",
+            dtp_page_figure((few ? 1e9 : 1e12) / t->tokens_per_s / 86400.0, days, sizeof days));
     fprintf(page->file, "  %-*s %9s TFLOP/s per GPU: MFU %.1f %%, HFU %.1f %%\n", label_columns(page),
             "model arithmetic", dtp_page_figure(t->flops_per_s_per_gpu / 1e12, flops, sizeof flops), 100 * t->mfu,
             100 * t->hfu);
