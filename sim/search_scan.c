@@ -60,6 +60,7 @@ struct scanner {
     size_t group_axes, last_axis_count;
     uint64_t count, group_items; /* combinations; of a group */
     uint32_t chunk_items;
+    size_t kept; /* of a group's fastest that fit */
     struct dtp_scan_group *groups;
     struct worker *workers;
 };
@@ -301,14 +302,14 @@ static enum dtp_status estimate(const struct scanner *s, struct worker *w, const
 }
 
 /* Places of one aim come in order of time: the first is the fastest. */
-static void keep(struct worker *w, const struct dtp_scan_entry *entry, struct dtp_scan_group *group)
+static void keep(struct worker *w, const struct dtp_scan_entry *entry, size_t kept, struct dtp_scan_group *group)
 {
     const struct dtp_memory *m = &entry->memory;
     double headroom = 1 - (double)m->device_peak_bytes / (double)m->capacity_bytes;
     --*count_of(&w->scan.counts, entry->place.bound_verdict);
     ++*count_of(&w->scan.counts, m->verdict);
     w->scan.counts.estimated++;
-    if (m->verdict == DTP_VERDICT_FITS && group->fit_count < DTP_SCAN_KEPT)
+    if (m->verdict == DTP_VERDICT_FITS && group->fit_count < kept)
         group->fits[group->fit_count++] = *entry;
     if (m->verdict == DTP_VERDICT_FITS && headroom >= DTP_SCAN_ROOMY && isinf(group->roomy.place.work_s))
         group->roomy = *entry;
@@ -342,9 +343,9 @@ static enum dtp_status refill(struct scanner *s, struct worker *w, uint64_t grou
 }
 
 /* Whether no place from `next` on can change what the group has for this aim. */
-static bool has_all(const struct dtp_scan_group *group, enum aim aim, const struct dtp_scan_place *next)
+static bool has_all(const struct dtp_scan_group *group, size_t kept, enum aim aim, const struct dtp_scan_place *next)
 {
-    return aim == AIM_FITS    ? group->fit_count == DTP_SCAN_KEPT
+    return aim == AIM_FITS    ? group->fit_count == kept
            : aim == AIM_ROOMY ? isfinite(group->roomy.place.work_s)
                               : group->fit_count || !dtp_search_is_before(next, &group->tight.place);
 }
@@ -359,16 +360,16 @@ static enum dtp_status go_through(struct scanner *s, struct worker *w, size_t in
         for (uint32_t i = 0; i < queue.count; i++) {
             if (!dtp_search_is_before(last, &queue.places[i]))
                 continue;
-            if (has_all(group, aim, &queue.places[i]))
+            if (has_all(group, s->kept, aim, &queue.places[i]))
                 return DTP_OK;
             *last = queue.places[i];
             enum dtp_status status = estimate(s, w, last, &entry);
             if (status == DTP_ENVIRONMENT)
                 return status;
             if (status == DTP_OK)
-                keep(w, &entry, group);
+                keep(w, &entry, s->kept, group);
         }
-        if (has_all(group, aim, last) || !queue.overflown)
+        if (has_all(group, s->kept, aim, last) || !queue.overflown)
             return DTP_OK;
         enum dtp_status status = refill(s, w, index, aim, last, &queue);
         if (status != DTP_OK)
@@ -551,6 +552,13 @@ static enum dtp_status run(struct scanner *s, unsigned threads, struct dtp_scan 
     return status;
 }
 
+/* The fastest by the estimate may all turn out tight once an allocator has replayed them; then others are wanted. */
+static size_t kept_of(size_t groups)
+{
+    const size_t least = 4, all = 256, each = groups ? all / groups : all;
+    return each < least ? least : each > DTP_SCAN_KEPT ? DTP_SCAN_KEPT : each;
+}
+
 enum dtp_status dtp_scan_run(const struct dtp_search_question *question, bool limits, struct dtp_scan *out,
                              struct dtp_faults *faults)
 {
@@ -562,6 +570,7 @@ enum dtp_status dtp_scan_run(const struct dtp_search_question *question, bool li
     measure_axes(&s);
     s.chunk_items = chunk_items(&s);
     size_t groups = (size_t)(s.count / s.group_items);
+    s.kept = kept_of(groups);
     unsigned threads = question->threads ? question->threads : dtp_parallel_threads();
     status = start_workers(&s, threads, groups, faults);
     if (status == DTP_OK && !prepare_groups(groups, out))

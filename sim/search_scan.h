@@ -10,7 +10,7 @@
 #include "sim/search.h"
 
 /* Kept of a group: the fastest that leave room, and the fastest of all. */
-#define DTP_SCAN_KEPT 4
+#define DTP_SCAN_KEPT 16    /* of a group at most: 4 where there are many, for each is estimated */
 #define DTP_SCAN_ROOMY 0.15 /* headroom */
 
 struct dtp_scan_place {
