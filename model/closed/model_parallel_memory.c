@@ -57,7 +57,8 @@ static void add_copies(const struct dtp_plan *plan, struct dtp_memory *m)
 struct kept {
     double slice, first, last; /* of all the slice's layers; a layer of the first rank's, of the one's with the head */
     double layer, waiting, head, head_waiting;
-    double loss; /* while a loss is made, beside the head's */
+    double loss;             /* while a loss is made, beside the head's */
+    double beside, backward; /* what the slice's program lacks of gathered rows: beside all its layers, in backward */
 };
 
 /* Of the model's layers 0, N, 2N, ... are checkpointed; of so many from `first` on. */
@@ -66,6 +67,18 @@ static double mean_kept(const struct dtp_activations *a, uint64_t first, uint64_
     const uint64_t every = a->checkpoint_every > 1 ? a->checkpoint_every : 1, n = layers ? layers : 1;
     const double checkpointed = (double)(dtp_divide_up(first + n, every) - dtp_divide_up(first, every)) / (double)n;
     return checkpointed * (double)a->layer_kept + (1 - checkpointed) * (double)a->layer_all;
+}
+
+/* Ranks with rows of the stream gather what their matrices read. Who does not gather that again for backward keeps it
+ * whole (lower_forward.c, gather_input), a slice's program, which is of one rank, its own rows. */
+static void keep_gathered(uint32_t ranks, struct dtp_layer_tensors *tensors)
+{
+    uint64_t gathered = 0;
+    for (int i = 0; i < tensors->kind.matrices; i++)
+        if (!tensors->kind.matrix[i].own_rows && dtp_layer_lies_between_matmuls(tensors->input[i]))
+            gathered |= UINT64_C(1) << tensors->input[i];
+    for (; gathered; gathered &= gathered - 1)
+        tensors->bytes[dtp_layer_first(gathered)] *= ranks;
 }
 
 /* Norms' results and the MLP's product, which our executor makes again (DTP_CHECKPOINT_SELECTIVE_MATMUL of plan.h). */
@@ -84,7 +97,19 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
     dtp_activations_of(&s->transformer, &s->plan, &tensors, &a);
     if (s->plan.runtime->arena && s->plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         a.layer_kept = dtp_layer_tensors_bytes(&tensors, tensors.saved & ~MADE_AGAIN);
-    return (struct kept){.slice = (double)s->transformer.layers * mean_kept(&a, 0, s->transformer.layers),
+    const struct dtp_activations own = a;
+    const uint32_t shards = s->plan.sequence_shards;
+    if (shards > 1 && !plan->runtime->gathers_again) {
+        keep_gathered(shards, &tensors);
+        dtp_activations_of(&s->transformer, &s->plan, &tensors, &a);
+        a.head += dtp_plan_compute_bytes(plan) * (s->transformer.hidden - s->transformer.hidden / shards);
+    }
+    const double layers_of_slice = (double)s->transformer.layers,
+                 slice = layers_of_slice * mean_kept(&a, 0, s->transformer.layers);
+    return (struct kept){.slice = slice,
+                         .beside = slice - layers_of_slice * mean_kept(&own, 0, s->transformer.layers) +
+                                   (double)(a.head - own.head),
+                         .backward = (double)(a.layer_all - own.layer_all),
                          .layer = mean_kept(&a, 1, plan->most_layers), /* where the fewest of them are checkpointed */
                          .first = mean_kept(&a, 0, plan->first_layers),
                          .last = mean_kept(&a, layers - plan->head_layers, plan->head_layers),
@@ -198,10 +223,10 @@ static double in_flight_behind(const struct dtp_plan *plan)
  * its last layer with the activations of all micro-steps in flight; the slice's late backward has those of one layer.
  * Ranks with an end of the model may have fewer layers, of which each rank's own are taken. */
 static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan *plan, const struct dtp_slice *s,
-                      uint64_t held, uint64_t row_bytes, struct dtp_memory *m)
+                      const struct kept *kept, uint64_t held, uint64_t row_bytes, struct dtp_memory *m)
 {
     const bool tied = whole->tied_head;
-    const struct kept of_token = kept_of(s, plan, whole->layers);
+    const struct kept of_token = *kept;
     const bool vee = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_VEE,
                loops = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_LOOP,
                splits = dtp_schedule_row(plan->schedule)->backward == DTP_BACKWARD_SPLIT;
@@ -274,9 +299,14 @@ static void fill_memory(const struct dtp_transformer *whole, const struct dtp_pl
                         uint64_t stream_bytes, struct dtp_memory *m)
 {
     uint64_t before = m->allocated_peak_bytes;
+    const struct kept kept = kept_of(s, plan, whole->layers);
+    const double tokens = (double)dtp_plan_tokens(plan);
+    for (int phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++)
+        add_bytes(m, (enum dtp_phase)phase, DTP_OWNER_ACTIVATIONS, (uint64_t)(kept.beside * tokens));
+    add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, (uint64_t)(kept.backward * tokens));
     if (plan->pp > 1) {
         uint64_t rows = dtp_divide_up(stream_bytes, dtp_plan_scatters_sends(plan) ? plan->tp : 1);
-        add_ranks(whole, plan, s, plan->runtime->copies_passes ? (uint64_t)in_flight(plan) * rows : 0,
+        add_ranks(whole, plan, s, &kept, plan->runtime->copies_passes ? (uint64_t)in_flight(plan) * rows : 0,
                   dtp_divide_up(stream_bytes, s->plan.sequence_shards), m);
     }
     for (int phase = 0; phase < DTP_PHASE_STEP; phase++) { /* a matmul's gathered input; what stages exchange */
