@@ -57,7 +57,7 @@ static void add_copies(const struct dtp_plan *plan, struct dtp_memory *m)
 struct kept {
     double slice, first, last; /* of all the slice's layers; a layer of the first rank's, of the one's with the head */
     double layer, waiting, head, head_waiting;
-    double loss;             /* while a loss is made, beside the head's */
+    double loss, held;       /* while a loss is made and behind it, beside the head's */
     double beside, backward; /* what the slice's program lacks of gathered rows: beside all its layers, in backward */
 };
 
@@ -84,11 +84,24 @@ static void keep_gathered(uint32_t ranks, struct dtp_layer_tensors *tensors)
 /* Norms' results and the MLP's product, which our executor makes again (DTP_CHECKPOINT_SELECTIVE_MATMUL of plan.h). */
 #define MADE_AGAIN (DTP_TENSOR_BIT(NORM1) | DTP_TENSOR_BIT(NORM2) | DTP_TENSOR_BIT(PRODUCT))
 
+/* Of a logit, while a loss is made, beyond the slice's, which is no stage's and of one rank (activations.c,
+ * count_loss): who holds its passes still has the logits, c. Of loss_parallel (lower_parallel_loss.c) the gradient,
+ * eager, is one more tensor in fp32; compiled, the forward is the most, c + 4 + 4 for 2 c. */
+static double beside_loss(const struct dtp_plan *plan, bool holds, double c)
+{
+    const bool fused = dtp_plan_loss(plan) == DTP_LOSS_FUSED,
+               parallel = plan->runtime->dtensor && plan->vocab_ranks > 1;
+    if (parallel && fused)
+        return 8 - c;
+    return (holds && !fused ? c : 0) + (parallel && c < 4 && dtp_plan_loss(plan) == DTP_LOSS_EAGER ? 4 : 0);
+}
+
 /* Our executor makes logits in its backward, a chunked loss chunk by chunk. Who holds its passes has the loss with the
  * forward, whose log-softmax in fp32 stands beside the logits, and leaves the head's weight gradient too. */
 static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *plan, uint64_t layers)
 {
-    const bool holds = s->plan.runtime->holds_passes, parallel = plan->runtime->dtensor && plan->vocab_ranks > 1,
+    const bool holds = plan->pp > 1 && s->plan.runtime->holds_passes,
+               parallel = plan->runtime->dtensor && plan->vocab_ranks > 1,
                wide = dtp_plan_loss(&s->plan) == DTP_LOSS_EAGER || parallel; /* compiled ones fuse it otherwise */
     const bool logits = s->plan.loss != DTP_LOSS_NATIVE && dtp_plan_loss(&s->plan) != DTP_LOSS_CHUNKED;
     struct dtp_layer_tensors tensors;
@@ -106,18 +119,19 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
     }
     const double layers_of_slice = (double)s->transformer.layers,
                  slice = layers_of_slice * mean_kept(&a, 0, s->transformer.layers);
-    return (struct kept){.slice = slice,
-                         .beside = slice - layers_of_slice * mean_kept(&own, 0, s->transformer.layers) +
-                                   (double)(a.head - own.head),
-                         .backward = (double)(a.layer_all - own.layer_all),
-                         .layer = mean_kept(&a, 1, plan->most_layers), /* where the fewest of them are checkpointed */
-                         .first = mean_kept(&a, 0, plan->first_layers),
-                         .last = mean_kept(&a, layers - plan->head_layers, plan->head_layers),
-                         .waiting = (double)dtp_activations_for_weights(&s->plan, &tensors),
-                         .head = (double)a.head + (logits ? (double)a.logits_gradient : 0) +
-                                 (holds && wide ? (double)(4 * s->transformer.vocab) : 0),
-                         .loss = holds ? (double)a.logits_gradient : 0,
-                         .head_waiting = holds ? (double)(a.head + a.logits_gradient) : 0};
+    return (struct kept){
+        .slice = slice,
+        .beside = slice - layers_of_slice * mean_kept(&own, 0, s->transformer.layers) + (double)(a.head - own.head),
+        .backward = (double)(a.layer_all - own.layer_all),
+        .layer = mean_kept(&a, 1, plan->most_layers), /* where the fewest of them are checkpointed */
+        .first = mean_kept(&a, 0, plan->first_layers),
+        .last = mean_kept(&a, layers - plan->head_layers, plan->head_layers),
+        .waiting = (double)dtp_activations_for_weights(&s->plan, &tensors),
+        .head = (double)a.head + (logits ? (double)a.logits_gradient : 0) +
+                (holds && wide ? (double)(4 * s->transformer.vocab) : 0),
+        .loss = (double)s->transformer.vocab * beside_loss(&s->plan, holds, (double)dtp_plan_compute_bytes(plan)),
+        .held = holds ? (double)a.logits_gradient : 0,
+        .head_waiting = holds ? (double)(a.head + a.logits_gradient) : 0};
 }
 
 /* Bytes of a token that the first stage's layers in bf16 keep beyond others'. */
@@ -180,7 +194,7 @@ static double kept_beside_loss(const struct dtp_plan *plan, const struct kept *k
     const double layers = plan->head_layers;
     const bool loops = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_LOOP;
     const double waiting = loops ? wait.heads / plan->virtual_stages : 0;
-    return wait.head_forwards * layers * kept->last - kept->slice + (wait.losses - 1) * kept->head + kept->loss +
+    return wait.head_forwards * layers * kept->last - kept->slice + (wait.losses - 1) * kept->head +
            waiting * layers * kept->waiting + wait.heads * kept->head_waiting;
 }
 
@@ -303,6 +317,9 @@ static void fill_memory(const struct dtp_transformer *whole, const struct dtp_pl
     const double tokens = (double)dtp_plan_tokens(plan);
     for (int phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++)
         add_bytes(m, (enum dtp_phase)phase, DTP_OWNER_ACTIVATIONS, (uint64_t)(kept.beside * tokens));
+    add_bytes(m, DTP_PHASE_LOSS, DTP_OWNER_LOGITS, (uint64_t)(kept.loss * tokens));
+    add_bytes(m, DTP_PHASE_EARLY_BACKWARD, DTP_OWNER_LOGITS, /* a bound has the loss there */
+              (uint64_t)((m->bound ? fmax(kept.loss, kept.held) : kept.held) * tokens));
     add_bytes(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, (uint64_t)(kept.backward * tokens));
     if (plan->pp > 1) {
         uint64_t rows = dtp_divide_up(stream_bytes, dtp_plan_scatters_sends(plan) ? plan->tp : 1);
