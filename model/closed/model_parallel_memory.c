@@ -59,6 +59,7 @@ struct kept {
     double layer, waiting, head, head_waiting;
     double loss, held;       /* while a loss is made and behind it, beside the head's */
     double beside, backward; /* what the slice's program lacks of gathered rows: beside all its layers, in backward */
+    double layer_cast, head_cast, cast; /* bytes of autocast's weights where they stay; of the slice's, at a loss */
 };
 
 /* Of the model's layers 0, N, 2N, ... are checkpointed; of so many from `first` on. */
@@ -96,6 +97,35 @@ static double beside_loss(const struct dtp_plan *plan, bool holds, double c)
     return (holds && !fused ? c : 0) + (parallel && c < 4 && dtp_plan_loss(plan) == DTP_LOSS_EAGER ? 4 : 0);
 }
 
+/* Tensors of a token. What a compiled layer casts of weights under autocast it keeps for its backward, so that each
+ * micro-batch has its own (lower_weights.c, dtp_lower_cast_of); a replay makes them anew. */
+static struct dtp_activations activations_of(const struct dtp_slice *s, const struct dtp_layer_tensors *tensors,
+                                             double layer_cast)
+{
+    struct dtp_activations a;
+    dtp_activations_of(&s->transformer, &s->plan, tensors, &a);
+    if (s->plan.runtime->arena && s->plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+        a.layer_kept = dtp_layer_tensors_bytes(tensors, tensors->saved & ~MADE_AGAIN);
+    if (s->plan.compile) {
+        const uint64_t own = (uint64_t)(layer_cast / (double)dtp_plan_tokens(&s->plan));
+        a.layer_all += own, a.layer_kept += dtp_plan_checkpoint_rule(&s->plan).calls_modules ? 0 : own;
+    }
+    return a;
+}
+
+/* An eager autocast region is around all passes of a stage, whose casts stay (lower_weights.c, dtp_lower_casts_stay);
+ * the slice's go with the backward of their layer, and with its forward where that is replayed. */
+static void count_casts(const struct dtp_slice *s, double layer_cast, struct kept *out)
+{
+    const struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(&s->plan);
+    const uint64_t layers = s->transformer.layers;
+    if (s->plan.compile || layer_cast <= 0)
+        return;
+    out->layer_cast = layer_cast;
+    out->head_cast = (double)(dtp_plan_compute_bytes(&s->plan) * s->transformer.vocab * s->transformer.hidden);
+    out->cast = layer_cast * (double)(layers - (rule.calls_modules ? dtp_checkpointed_layers(&rule, layers) : 0));
+}
+
 /* Our executor makes logits in its backward, a chunked loss chunk by chunk. Who holds its passes has the loss with the
  * forward, whose log-softmax in fp32 stands beside the logits, and leaves the head's weight gradient too. */
 static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *plan, uint64_t layers)
@@ -105,21 +135,22 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
                wide = dtp_plan_loss(&s->plan) == DTP_LOSS_EAGER || parallel; /* compiled ones fuse it otherwise */
     const bool logits = s->plan.loss != DTP_LOSS_NATIVE && dtp_plan_loss(&s->plan) != DTP_LOSS_CHUNKED;
     struct dtp_layer_tensors tensors;
-    struct dtp_activations a;
+    struct dtp_units units = {0};
+    if (holds && dtp_plan_casts_weights(&s->plan))
+        dtp_units_count(&s->transformer, &s->cluster, &s->plan, &units);
+    const double layer_cast = (double)(dtp_plan_compute_bytes(plan) * units.layer_cast);
     dtp_layer_tensors_of(&s->transformer, dtp_layer_mlp_of(&s->transformer), &s->cluster, &s->plan, &tensors);
-    dtp_activations_of(&s->transformer, &s->plan, &tensors, &a);
-    if (s->plan.runtime->arena && s->plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
-        a.layer_kept = dtp_layer_tensors_bytes(&tensors, tensors.saved & ~MADE_AGAIN);
-    const struct dtp_activations own = a;
+    const struct dtp_activations own = activations_of(s, &tensors, layer_cast);
+    struct dtp_activations a = own;
     const uint32_t shards = s->plan.sequence_shards;
     if (shards > 1 && !plan->runtime->gathers_again) {
         keep_gathered(shards, &tensors);
-        dtp_activations_of(&s->transformer, &s->plan, &tensors, &a);
+        a = activations_of(s, &tensors, layer_cast);
         a.head += dtp_plan_compute_bytes(plan) * (s->transformer.hidden - s->transformer.hidden / shards);
     }
     const double layers_of_slice = (double)s->transformer.layers,
                  slice = layers_of_slice * mean_kept(&a, 0, s->transformer.layers);
-    return (struct kept){
+    struct kept out = {
         .slice = slice,
         .beside = slice - layers_of_slice * mean_kept(&own, 0, s->transformer.layers) + (double)(a.head - own.head),
         .backward = (double)(a.layer_all - own.layer_all),
@@ -132,6 +163,8 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
         .loss = (double)s->transformer.vocab * beside_loss(&s->plan, holds, (double)dtp_plan_compute_bytes(plan)),
         .held = holds ? (double)a.logits_gradient : 0,
         .head_waiting = holds ? (double)(a.head + a.logits_gradient) : 0};
+    count_casts(s, layer_cast, &out);
+    return out;
 }
 
 /* Bytes of a token that the first stage's layers in bf16 keep beyond others'. */
@@ -213,7 +246,7 @@ static double share_of(const struct dtp_slice *s, double layers, double tables, 
 /* A rank in its last backward: its parameters, of the slice's, and what it keeps besides, in bytes of a token, in rows
  * of the stream for each micro-batch, and in bytes. */
 struct late {
-    double share, kept, rows, bytes;
+    double share, kept, rows, bytes, casts;
 };
 
 /* Of the table's gradient rows of other ranks, which this one makes as well and keeps whole over micro-batches. */
@@ -257,42 +290,50 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
     const bool holds = plan->runtime->holds_passes;
     const double all = holds ? (double)(3 * plan->virtual_stages) : 0, at_head = holds ? vee ? 3 : all - 1 : 0,
                  at_first = holds ? vee ? 3 : all - 2 : 0;
+    const double casts = (plan->most_layers - 1.0) * kept->layer_cast,
+                 first_casts = (plan->first_layers - 1.0) * kept->layer_cast + (vee ? kept->head_cast : 0);
     const struct late ranks[] = {
         /* the first, all its micro-batches in flight */
-        {first, (in_flight(plan) * plan->first_layers - 1) * of_token.first + wider, at_first, table},
+        {first, (in_flight(plan) * plan->first_layers - 1) * of_token.first + wider, at_first, table, first_casts},
         /* the one behind it, of the most layers, without an end of the model */
-        {middle, (in_flight_behind(plan) * plan->most_layers - 1) * of_token.layer, all},
+        {middle, (in_flight_behind(plan) * plan->most_layers - 1) * of_token.layer, all, 0, casts},
         /* the first behind a B, whose chunk waits for its W */
         {splits ? first : 0,
          (in_flight(plan) - 1 / chunks) * plan->first_layers * of_token.first +
              (plan->first_layers / chunks - 1) * of_token.waiting,
-         at_first, table},
+         at_first, table, first_casts},
         /* any, with weight gradients of some layers put off */
         {fmax(first, fmax(middle, head)), kept_beside_waiting(s, plan, &of_token), 0},
         /* the one before the last, or any of a V's, where the most weight gradients wait for their W */
         {middle,
          loops ? kept_until_weights_before(plan, &of_token) : kept_until_weights(plan, plan->most_layers, &of_token),
-         all},
+         all, 0, casts},
         /* the one with the head, likewise */
-        {loops ? head : 0, kept_until_weights(plan, plan->head_layers, &of_token), at_head}};
+        {loops ? head : 0, kept_until_weights(plan, plan->head_layers, &of_token), at_head, 0,
+         (plan->head_layers - 1.0) * kept->layer_cast + kept->head_cast}};
     const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
     const double state = (double)(late[DTP_OWNER_PARAMS] + late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]);
     const double rows = (double)row_bytes * plan->accumulate;
     size_t most_at = 0;
     double most_bytes = 0;
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
-        double bytes = ranks[i].share * state + ranks[i].kept * tokens + ranks[i].rows * rows + ranks[i].bytes;
+        double bytes =
+            ranks[i].share * state + ranks[i].kept * tokens + ranks[i].rows * rows + ranks[i].bytes + ranks[i].casts;
         if (i == 0 || (ranks[i].share > 0 && bytes > most_bytes))
             most_at = i, most_bytes = bytes;
     }
     const struct late most = ranks[most_at];
     scale_states(m, DTP_PHASE_LATE_BACKWARD, most.share);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_GRADS, most.bytes);
+    add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_WEIGHTS, most.casts);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, (double)held + most.kept * tokens + most.rows * rows);
     const double beside = kept_beside_loss(plan, &of_token);
     for (int phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++) {
         scale_states(m, (enum dtp_phase)phase, head);
         add_signed(m, (enum dtp_phase)phase, DTP_OWNER_ACTIVATIONS, beside * tokens + at_head * rows);
+        add_signed(m, (enum dtp_phase)phase, DTP_OWNER_WEIGHTS,
+                   plan->head_layers * kept->layer_cast - kept->cast +
+                       (phase == DTP_PHASE_EARLY_BACKWARD ? kept->head_cast : 0));
     }
     const double fullest = fmax(first, fmax(middle, head));
     uint64_t *const of_states[] = {&m->params_bytes, &m->grads_bytes, &m->optimizer_bytes};
