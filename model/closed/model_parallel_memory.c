@@ -284,12 +284,16 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
                  middle = plan->pp > 2 || vee ? share_of(s, plan->most_layers, 0, false) : 0;
     const double table = others_rows_bytes(s, plan, tied);
     const double wider = in_flight(plan) * wider_layers(s, of_token.layer);
-    /* Who holds its passes receives each micro-batch's rows and their gradients into memory of their own, and holds the
-     * gradient that it sends: three for a chunk. The model's first chunk receives no rows and sends no gradient, its
-     * last receives no gradient; a V's first rank has both, 6 - 2 - 1. */
+    /* Who holds its passes receives each micro-batch's rows and their gradients into memory of their own; a backward of
+     * inputs alone leaves the gradient that it sends as well (lower_transfers.c, holds_gradient). The model's first
+     * chunk receives no rows and sends no gradient, its last receives no gradient; a V's first rank has both. */
     const bool holds = plan->runtime->holds_passes;
-    const double all = holds ? (double)(3 * plan->virtual_stages) : 0, at_head = holds ? vee ? 3 : all - 1 : 0,
-                 at_first = holds ? vee ? 3 : all - 2 : 0;
+    const double each = splits ? 3 : 2, all = holds ? each * plan->virtual_stages : 0,
+                 at_head = holds ? all - (vee ? 3 : 1) : 0,
+                 at_first = holds ? all - (vee      ? 3
+                                           : splits ? 2
+                                                    : 1)
+                                  : 0;
     const double casts = (plan->most_layers - 1.0) * kept->layer_cast,
                  first_casts = (plan->first_layers - 1.0) * kept->layer_cast + (vee ? kept->head_cast : 0);
     const struct late ranks[] = {
@@ -327,10 +331,12 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_GRADS, most.bytes);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_WEIGHTS, most.casts);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, (double)held + most.kept * tokens + most.rows * rows);
-    const double beside = kept_beside_loss(plan, &of_token);
+    const double beside = kept_beside_loss(plan, &of_token),
+                 made = vee && plan->accumulate > in_flight(plan) ? table : 0; /* by earlier micro-batches' backward */
     for (int phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++) {
         scale_states(m, (enum dtp_phase)phase, head);
         add_signed(m, (enum dtp_phase)phase, DTP_OWNER_ACTIVATIONS, beside * tokens + at_head * rows);
+        add_signed(m, (enum dtp_phase)phase, DTP_OWNER_GRADS, made);
         add_signed(m, (enum dtp_phase)phase, DTP_OWNER_WEIGHTS,
                    plan->head_layers * kept->layer_cast - kept->cast +
                        (phase == DTP_PHASE_EARLY_BACKWARD ? kept->head_cast : 0));
