@@ -249,11 +249,11 @@ struct late {
     double share, kept, rows, bytes, casts;
 };
 
-/* Of the table's gradient rows of other ranks, which this one makes as well and keeps whole over micro-batches. */
-static double others_rows_bytes(const struct dtp_slice *s, const struct dtp_plan *plan, bool tied)
+/* Of the table's gradient rows of other ranks, which this one makes as well: in so many bytes each. */
+static double others_rows_bytes(const struct dtp_slice *s, const struct dtp_plan *plan, bool tied, uint64_t bytes)
 {
-    return (dtp_plan_table_gradient_ranks(plan, tied) - 1.0) * (double)(s->transformer.vocab * s->transformer.hidden) *
-           dtp_dtype_bytes(plan->precision.reduce);
+    return (dtp_plan_table_gradient_ranks(plan, tied) - 1.0) *
+           (double)(s->transformer.vocab * s->transformer.hidden * bytes);
 }
 
 /* Of stages that hold as many layers as any, without the model's ends, the first has by 1F1B one micro-batch fewer in
@@ -264,6 +264,14 @@ static double in_flight_behind(const struct dtp_plan *plan)
     bool falls = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_LOOP && plan->schedule != DTP_SCHEDULE_GPIPE;
     fewer.pp -= falls && plan->pp > 2;
     return in_flight(&fewer);
+}
+
+/* Of a token, of n micro-batches in flight with so many layers each, beside one layer in its backward and `gradients`
+ * of the others. Where these are made only now: at the first micro-batch's last layer there are none, at its first
+ * layer its activations are gone. */
+static double kept_of_flights(double n, double layers, double kept, double gradients)
+{
+    return fmax((n * layers - 1) * kept - gradients * (layers - 1) / layers, (n - 1) * layers * kept);
 }
 
 /* The slice's memory is the last stage's with as many layers as any rank has. The first one's peak is the backward of
@@ -282,7 +290,11 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
     const double head = share_of(s, plan->head_layers, tables, !loops),
                  first = share_of(s, plan->first_layers, tables, true),
                  middle = plan->pp > 2 || vee ? share_of(s, plan->most_layers, 0, false) : 0;
-    const double table = others_rows_bytes(s, plan, tied);
+    const bool several = plan->accumulate > 1, fills = plan->accumulate > in_flight(plan);
+    const double table = several ? others_rows_bytes(s, plan, tied, dtp_dtype_bytes(plan->precision.reduce)) : 0,
+                 made = others_rows_bytes(s, plan, tied,
+                                          dtp_plan_autocast(plan) ? dtp_dtype_bytes(plan->precision.params)
+                                                                  : dtp_plan_compute_bytes(plan));
     const double wider = in_flight(plan) * wider_layers(s, of_token.layer);
     /* Who holds its passes receives each micro-batch's rows and their gradients into memory of their own; a backward of
      * inputs alone leaves the gradient that it sends as well (lower_transfers.c, holds_gradient). The model's first
@@ -296,16 +308,28 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
                                   : 0;
     const double casts = (plan->most_layers - 1.0) * kept->layer_cast,
                  first_casts = (plan->first_layers - 1.0) * kept->layer_cast + (vee ? kept->head_cast : 0);
+    const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
+    const bool stand = !holds || dtp_plan_has_ddp_buckets(&s->plan, &s->cluster); /* gradients, before any is made */
+    const double gradients = stand ? 0 : (double)late[DTP_OWNER_GRADS] / tokens;
     const struct late ranks[] = {
         /* the first, all its micro-batches in flight */
-        {first, (in_flight(plan) * plan->first_layers - 1) * of_token.first + wider, at_first, table, first_casts},
+        {first,
+         kept_of_flights(in_flight(plan), plan->first_layers, of_token.first, fills ? 0 : first * gradients) + wider,
+         at_first, fills ? table : 0, first_casts},
+        /* at the embedding of the first and of the next: beside what it makes of the table, the sum of earlier ones */
+        {first, (in_flight(plan) - 1) * plan->first_layers * of_token.first + wider, at_first, made, first_casts},
+        {first, (in_flight(plan) - (fills ? 1 : 2)) * plan->first_layers * of_token.first + wider, at_first,
+         several ? made + table : 0, first_casts},
         /* the one behind it, of the most layers, without an end of the model */
-        {middle, (in_flight_behind(plan) * plan->most_layers - 1) * of_token.layer, all, 0, casts},
+        {middle,
+         kept_of_flights(in_flight_behind(plan), plan->most_layers, of_token.layer,
+                         plan->accumulate > in_flight_behind(plan) ? 0 : middle * gradients),
+         all, 0, casts},
         /* the first behind a B, whose chunk waits for its W */
         {splits ? first : 0,
          (in_flight(plan) - 1 / chunks) * plan->first_layers * of_token.first +
              (plan->first_layers / chunks - 1) * of_token.waiting,
-         at_first, table, first_casts},
+         at_first, fills ? table : 0, first_casts},
         /* any, with weight gradients of some layers put off */
         {fmax(first, fmax(middle, head)), kept_beside_waiting(s, plan, &of_token), 0},
         /* the one before the last, or any of a V's, where the most weight gradients wait for their W */
@@ -315,7 +339,6 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
         /* the one with the head, likewise */
         {loops ? head : 0, kept_until_weights(plan, plan->head_layers, &of_token), at_head, 0,
          (plan->head_layers - 1.0) * kept->layer_cast + kept->head_cast}};
-    const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
     const double state = (double)(late[DTP_OWNER_PARAMS] + late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]);
     const double rows = (double)row_bytes * plan->accumulate;
     size_t most_at = 0;
@@ -331,12 +354,11 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_GRADS, most.bytes);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_WEIGHTS, most.casts);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, (double)held + most.kept * tokens + most.rows * rows);
-    const double beside = kept_beside_loss(plan, &of_token),
-                 made = vee && plan->accumulate > in_flight(plan) ? table : 0; /* by earlier micro-batches' backward */
+    const double beside = kept_beside_loss(plan, &of_token);
     for (int phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++) {
         scale_states(m, (enum dtp_phase)phase, head);
         add_signed(m, (enum dtp_phase)phase, DTP_OWNER_ACTIVATIONS, beside * tokens + at_head * rows);
-        add_signed(m, (enum dtp_phase)phase, DTP_OWNER_GRADS, made);
+        add_signed(m, (enum dtp_phase)phase, DTP_OWNER_GRADS, vee && fills ? table : 0);
         add_signed(m, (enum dtp_phase)phase, DTP_OWNER_WEIGHTS,
                    plan->head_layers * kept->layer_cast - kept->cast +
                        (phase == DTP_PHASE_EARLY_BACKWARD ? kept->head_cast : 0));
