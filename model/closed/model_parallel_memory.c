@@ -59,7 +59,9 @@ struct kept {
     double layer, waiting, head, head_waiting;
     double loss, held;       /* while a loss is made and behind it, beside the head's */
     double beside, backward; /* what the slice's program lacks of gathered rows: beside all its layers, in backward */
-    double layer_cast, head_cast, cast; /* bytes of autocast's weights where they stay; of the slice's, at a loss */
+    double of_layer, of_head,
+        of_slice;         /* bytes of weights that stay on a rank; that the slice has of these at a loss */
+    enum dtp_owner stays; /* what they are: casts or gradients */
 };
 
 /* Of the model's layers 0, N, 2N, ... are checkpointed; of so many from `first` on. */
@@ -114,16 +116,21 @@ static struct dtp_activations activations_of(const struct dtp_slice *s, const st
 }
 
 /* An eager autocast region is around all passes of a stage, whose casts stay (lower_weights.c, dtp_lower_casts_stay);
- * the slice's go with the backward of their layer, and with its forward where that is replayed. */
-static void count_casts(const struct dtp_slice *s, double layer_cast, struct kept *out)
+ * the slice's go with the backward of their layer, and with its forward where that is replayed. Where weight gradients
+ * are a pass of their own, FSDP2 takes them with the chunk's next backward alone (runtime/torch/README.md). */
+static void count_stays(const struct dtp_slice *s, double layer_bytes, struct kept *out)
 {
     const struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(&s->plan);
     const uint64_t layers = s->transformer.layers;
-    if (s->plan.compile || layer_cast <= 0)
+    const bool casts = dtp_plan_casts_weights(&s->plan),
+               splits = dtp_schedule_row(s->plan.schedule)->backward == DTP_BACKWARD_SPLIT;
+    if (casts ? s->plan.compile : !splits || !dtp_plan_is_fsdp(&s->plan))
         return;
-    out->layer_cast = layer_cast;
-    out->head_cast = (double)(dtp_plan_compute_bytes(&s->plan) * s->transformer.vocab * s->transformer.hidden);
-    out->cast = layer_cast * (double)(layers - (rule.calls_modules ? dtp_checkpointed_layers(&rule, layers) : 0));
+    out->of_layer = layer_bytes;
+    out->of_head = (double)(dtp_plan_compute_bytes(&s->plan) * s->transformer.vocab * s->transformer.hidden);
+    out->of_slice =
+        casts ? layer_bytes * (double)(layers - (rule.calls_modules ? dtp_checkpointed_layers(&rule, layers) : 0)) : 0;
+    out->stays = casts ? DTP_OWNER_WEIGHTS : DTP_OWNER_REDUCE;
 }
 
 /* Our executor makes logits in its backward, a chunked loss chunk by chunk. Who holds its passes has the loss with the
@@ -136,9 +143,10 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
     const bool logits = s->plan.loss != DTP_LOSS_NATIVE && dtp_plan_loss(&s->plan) != DTP_LOSS_CHUNKED;
     struct dtp_layer_tensors tensors;
     struct dtp_units units = {0};
-    if (holds && dtp_plan_casts_weights(&s->plan))
+    if (holds)
         dtp_units_count(&s->transformer, &s->cluster, &s->plan, &units);
-    const double layer_cast = (double)(dtp_plan_compute_bytes(plan) * units.layer_cast);
+    const double layer_bytes = (double)(dtp_plan_compute_bytes(plan) * units.layer_cast),
+                 layer_cast = dtp_plan_casts_weights(&s->plan) ? layer_bytes : 0;
     dtp_layer_tensors_of(&s->transformer, dtp_layer_mlp_of(&s->transformer), &s->cluster, &s->plan, &tensors);
     const struct dtp_activations own = activations_of(s, &tensors, layer_cast);
     struct dtp_activations a = own;
@@ -163,7 +171,8 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
         .loss = (double)s->transformer.vocab * beside_loss(&s->plan, holds, (double)dtp_plan_compute_bytes(plan)),
         .held = holds ? (double)a.logits_gradient : 0,
         .head_waiting = holds ? (double)(a.head + a.logits_gradient) : 0};
-    count_casts(s, layer_cast, &out);
+    if (holds)
+        count_stays(s, layer_bytes, &out);
     return out;
 }
 
@@ -246,7 +255,7 @@ static double share_of(const struct dtp_slice *s, double layers, double tables, 
 /* A rank in its last backward: its parameters, of the slice's, and what it keeps besides, in bytes of a token, in rows
  * of the stream for each micro-batch, and in bytes. */
 struct late {
-    double share, kept, rows, bytes, casts;
+    double share, kept, rows, bytes, stays;
 };
 
 /* Of the table's gradient rows of other ranks, which this one makes as well: in so many bytes each. */
@@ -306,8 +315,10 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
                                            : splits ? 2
                                                     : 1)
                                   : 0;
-    const double casts = (plan->most_layers - 1.0) * kept->layer_cast,
-                 first_casts = (plan->first_layers - 1.0) * kept->layer_cast + (vee ? kept->head_cast : 0);
+    const bool own = kept->stays == DTP_OWNER_REDUCE; /* of which the first stage, whose backward is whole, has none */
+    const double stays = (plan->most_layers - 1.0) * kept->of_layer,
+                 at_end = plan->first_layers * (own ? 1 - 1 / chunks : 1) - 1,
+                 first_stays = fmax(0, at_end) * kept->of_layer + (vee ? kept->of_head : 0);
     const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
     const bool stand = !holds || dtp_plan_has_ddp_buckets(&s->plan, &s->cluster); /* gradients, before any is made */
     const double gradients = stand ? 0 : (double)late[DTP_OWNER_GRADS] / tokens;
@@ -315,53 +326,54 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
         /* the first, all its micro-batches in flight */
         {first,
          kept_of_flights(in_flight(plan), plan->first_layers, of_token.first, fills ? 0 : first * gradients) + wider,
-         at_first, fills ? table : 0, first_casts},
+         at_first, fills ? table : 0, first_stays},
         /* at the embedding of the first and of the next: beside what it makes of the table, the sum of earlier ones */
-        {first, (in_flight(plan) - 1) * plan->first_layers * of_token.first + wider, at_first, made, first_casts},
+        {first, (in_flight(plan) - 1) * plan->first_layers * of_token.first + wider, at_first, made, first_stays},
         {first, (in_flight(plan) - (fills ? 1 : 2)) * plan->first_layers * of_token.first + wider, at_first,
-         several ? made + table : 0, first_casts},
+         several ? made + table : 0, first_stays},
         /* the one behind it, of the most layers, without an end of the model */
         {middle,
          kept_of_flights(in_flight_behind(plan), plan->most_layers, of_token.layer,
                          plan->accumulate > in_flight_behind(plan) ? 0 : middle * gradients),
-         all, 0, casts},
+         all, 0, stays},
         /* the first behind a B, whose chunk waits for its W */
         {splits ? first : 0,
          (in_flight(plan) - 1 / chunks) * plan->first_layers * of_token.first +
              (plan->first_layers / chunks - 1) * of_token.waiting,
-         at_first, fills ? table : 0, first_casts},
+         at_first, fills ? table : 0, first_stays},
         /* any, with weight gradients of some layers put off */
         {fmax(first, fmax(middle, head)), kept_beside_waiting(s, plan, &of_token), 0},
         /* the one before the last, or any of a V's, where the most weight gradients wait for their W */
         {middle,
          loops ? kept_until_weights_before(plan, &of_token) : kept_until_weights(plan, plan->most_layers, &of_token),
-         all, 0, casts},
+         all, 0, stays},
         /* the one with the head, likewise */
         {loops ? head : 0, kept_until_weights(plan, plan->head_layers, &of_token), at_head, 0,
-         (plan->head_layers - 1.0) * kept->layer_cast + kept->head_cast}};
+         (plan->head_layers - 1.0) * kept->of_layer + kept->of_head}};
     const double state = (double)(late[DTP_OWNER_PARAMS] + late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]);
     const double rows = (double)row_bytes * plan->accumulate;
     size_t most_at = 0;
     double most_bytes = 0;
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
         double bytes =
-            ranks[i].share * state + ranks[i].kept * tokens + ranks[i].rows * rows + ranks[i].bytes + ranks[i].casts;
+            ranks[i].share * state + ranks[i].kept * tokens + ranks[i].rows * rows + ranks[i].bytes + ranks[i].stays;
         if (i == 0 || (ranks[i].share > 0 && bytes > most_bytes))
             most_at = i, most_bytes = bytes;
     }
     const struct late most = ranks[most_at];
     scale_states(m, DTP_PHASE_LATE_BACKWARD, most.share);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_GRADS, most.bytes);
-    add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_WEIGHTS, most.casts);
+    add_signed(m, DTP_PHASE_LATE_BACKWARD, kept->stays, most.stays);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, (double)held + most.kept * tokens + most.rows * rows);
     const double beside = kept_beside_loss(plan, &of_token);
     for (int phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++) {
         scale_states(m, (enum dtp_phase)phase, head);
         add_signed(m, (enum dtp_phase)phase, DTP_OWNER_ACTIVATIONS, beside * tokens + at_head * rows);
         add_signed(m, (enum dtp_phase)phase, DTP_OWNER_GRADS, vee && fills ? table : 0);
-        add_signed(m, (enum dtp_phase)phase, DTP_OWNER_WEIGHTS,
-                   plan->head_layers * kept->layer_cast - kept->cast +
-                       (phase == DTP_PHASE_EARLY_BACKWARD ? kept->head_cast : 0));
+        if (!own || fills)
+            add_signed(m, (enum dtp_phase)phase, kept->stays,
+                       plan->head_layers / (own && vee ? chunks : 1) * kept->of_layer - kept->of_slice +
+                           (own || phase == DTP_PHASE_EARLY_BACKWARD ? kept->of_head : 0));
     }
     const double fullest = fmax(first, fmax(middle, head));
     uint64_t *const of_states[] = {&m->params_bytes, &m->grads_bytes, &m->optimizer_bytes};
