@@ -227,6 +227,16 @@ static double kept_until_weights_before(const struct dtp_plan *plan, const struc
     return until > 0 ? until + less * layers * kept->layer : 0;
 }
 
+/* Layers of all micro-batches that stand on the rank with the head at a loss: of its last stage, where a rank has
+ * several, that of the loss alone. */
+static double layers_beside_loss(const struct dtp_plan *plan, double head_forwards)
+{
+    const double chunks = plan->virtual_stages, last = fmin(plan->last_layers, plan->head_layers);
+    return chunks > 1 && dtp_schedule_row(plan->schedule)->placement != DTP_CHUNKS_TWO_WAY
+               ? last + (plan->head_layers - last) * (head_forwards * chunks - 1) / (chunks - 1)
+               : head_forwards * plan->head_layers;
+}
+
 /* Of a token on the rank with the head, at a loss: of all micro-batches that stand there, less the layers that the
  * slice has of one. */
 static double kept_beside_loss(const struct dtp_plan *plan, const struct kept *kept)
@@ -236,7 +246,7 @@ static double kept_beside_loss(const struct dtp_plan *plan, const struct kept *k
     const double layers = plan->head_layers;
     const bool loops = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_LOOP;
     const double waiting = loops ? wait.heads / plan->virtual_stages : 0;
-    return wait.head_forwards * layers * kept->last - kept->slice + (wait.losses - 1) * kept->head +
+    return layers_beside_loss(plan, wait.head_forwards) * kept->last - kept->slice + (wait.losses - 1) * kept->head +
            waiting * layers * kept->waiting + wait.heads * kept->head_waiting;
 }
 
@@ -300,7 +310,7 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
                  first = share_of(s, plan->first_layers, tables, true),
                  middle = plan->pp > 2 || vee ? share_of(s, plan->most_layers, 0, false) : 0;
     const bool several = plan->accumulate > 1, fills = plan->accumulate > in_flight(plan);
-    const double table = several ? others_rows_bytes(s, plan, tied, dtp_dtype_bytes(plan->precision.reduce)) : 0,
+    const double table = others_rows_bytes(s, plan, tied, dtp_dtype_bytes(plan->precision.reduce)),
                  made = others_rows_bytes(s, plan, tied,
                                           dtp_plan_autocast(plan) ? dtp_dtype_bytes(plan->precision.params)
                                                                   : dtp_plan_compute_bytes(plan));
@@ -320,15 +330,17 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
                  at_end = plan->first_layers * (own ? 1 - 1 / chunks : 1) - 1,
                  first_stays = fmax(0, at_end) * kept->of_layer + (vee ? kept->of_head : 0);
     const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
-    const bool stand = !holds || dtp_plan_has_ddp_buckets(&s->plan, &s->cluster); /* gradients, before any is made */
-    const double gradients = stand ? 0 : (double)late[DTP_OWNER_GRADS] / tokens;
+    const bool buckets =
+        dtp_plan_has_ddp_buckets(&s->plan, &s->cluster); /* which stand, as all gradients of others do */
+    const double gradients = holds ? (double)late[buckets ? DTP_OWNER_REDUCE : DTP_OWNER_GRADS] / tokens : 0;
     const struct late ranks[] = {
         /* the first, all its micro-batches in flight */
         {first,
          kept_of_flights(in_flight(plan), plan->first_layers, of_token.first, fills ? 0 : first * gradients) + wider,
          at_first, fills ? table : 0, first_stays},
         /* at the embedding of the first and of the next: beside what it makes of the table, the sum of earlier ones */
-        {first, (in_flight(plan) - 1) * plan->first_layers * of_token.first + wider, at_first, made, first_stays},
+        {first, (in_flight(plan) - 1) * plan->first_layers * of_token.first + wider, at_first,
+         made + (dtp_plan_is_fsdp(plan) ? table : 0), first_stays},
         {first, (in_flight(plan) - (fills ? 1 : 2)) * plan->first_layers * of_token.first + wider, at_first,
          several ? made + table : 0, first_stays},
         /* the one behind it, of the most layers, without an end of the model */
@@ -370,6 +382,8 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
         scale_states(m, (enum dtp_phase)phase, head);
         add_signed(m, (enum dtp_phase)phase, DTP_OWNER_ACTIVATIONS, beside * tokens + at_head * rows);
         add_signed(m, (enum dtp_phase)phase, DTP_OWNER_GRADS, vee && fills ? table : 0);
+        if (plan->schedule == DTP_SCHEDULE_GPIPE && !buckets && holds) /* none is made before the last loss */
+            add_signed(m, (enum dtp_phase)phase, DTP_OWNER_GRADS, -(double)m->phase_bytes[phase][DTP_OWNER_GRADS]);
         if (!own || fills)
             add_signed(m, (enum dtp_phase)phase, kept->stays,
                        plan->head_layers / (own && vee ? chunks : 1) * kept->of_layer - kept->of_slice +

@@ -25,6 +25,7 @@ void dtp_plan_count_layers(struct dtp_plan *plan, const struct dtp_stages *stage
     struct dtp_schedule schedule = {.shape = dtp_plan_schedule(plan)};
     uint32_t lines = dtp_schedule_lines(&schedule);
     plan->most_layers = plan->head_layers = plan->first_layers = plan->head_rank = 0;
+    plan->last_layers = stages->count ? stages->parts[stages->count - 1].layers : 0;
     for (uint32_t rank = 0; rank < plan->pp; rank++) {
         uint32_t layers = 0;
         bool head = false;

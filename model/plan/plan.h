@@ -147,6 +147,7 @@ struct dtp_plan {
     struct dtp_stage_choice stages;  /* with pp: which layers each stage has; default even */
     uint32_t most_layers, head_layers; /* derived, with pp: of the rank with most of them; of the rank with the head */
     uint32_t first_layers;             /* of the first rank */
+    uint32_t last_layers;              /* of the last stage */
     uint32_t head_rank;                /* of the pipeline, derived too */
     struct dtp_pass_times pass_times; /* derived by formulas: what a schedule that is searched is searched by, else 0 */
     bool post_validation;     /* of zero bubble schedules: stages step before the norm of all gradients is known,
