@@ -268,11 +268,13 @@ struct late {
     double share, kept, rows, bytes, stays;
 };
 
-/* Of the table's gradient rows of other ranks, which this one makes as well: in so many bytes each. */
+/* Of the table's gradient rows of other ranks, which this one makes as well: in so many bytes each. A slice whose head
+ * is no copy of the table makes them too. */
 static double others_rows_bytes(const struct dtp_slice *s, const struct dtp_plan *plan, bool tied, uint64_t bytes)
 {
-    return (dtp_plan_table_gradient_ranks(plan, tied) - 1.0) *
-           (double)(s->transformer.vocab * s->transformer.hidden * bytes);
+    const double ranks = (double)dtp_plan_table_gradient_ranks(plan, tied) -
+                         (double)dtp_plan_table_gradient_ranks(&s->plan, s->transformer.tied_head);
+    return fmax(0, ranks) * (double)(s->transformer.vocab * s->transformer.hidden * bytes);
 }
 
 /* Of stages that hold as many layers as any, without the model's ends, the first has by 1F1B one micro-batch fewer in
