@@ -72,6 +72,14 @@ static double mean_kept(const struct dtp_activations *a, uint64_t first, uint64_
     return checkpointed * (double)a->layer_kept + (1 - checkpointed) * (double)a->layer_all;
 }
 
+/* Where every N-th layer is checkpointed and a rank's chunks all begin at the same place among N, the layers of one. */
+static uint64_t chunk_layers(const struct dtp_plan *plan, uint64_t every, uint64_t layers)
+{
+    const uint64_t own = dtp_divide_up(layers, plan->virtual_stages);
+    const bool loops = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_LOOP;
+    return loops && every > 1 && plan->pp * own % every == 0 ? own : layers;
+}
+
 /* Ranks with rows of the stream gather what their matrices read. Who does not gather that again for backward keeps it
  * whole (lower_forward.c, gather_input), a slice's program, which is of one rank, its own rows. */
 static void keep_gathered(uint32_t ranks, struct dtp_layer_tensors *tensors)
@@ -162,8 +170,10 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
         .slice = slice,
         .beside = slice - layers_of_slice * mean_kept(&own, 0, s->transformer.layers) + (double)(a.head - own.head),
         .backward = (double)(a.layer_all - own.layer_all),
-        .layer = mean_kept(&a, 1, plan->most_layers), /* where the fewest of them are checkpointed */
-        .first = mean_kept(&a, 0, plan->first_layers),
+        .layer = mean_kept(
+            &a, 1,
+            chunk_layers(plan, a.checkpoint_every, plan->most_layers)), /* where the fewest of them are checkpointed */
+        .first = mean_kept(&a, 0, chunk_layers(plan, a.checkpoint_every, plan->first_layers)),
         .last = mean_kept(&a, layers - plan->head_layers, plan->head_layers),
         .waiting = (double)dtp_activations_for_weights(&s->plan, &tensors),
         .head = (double)a.head + (logits ? (double)a.logits_gradient : 0) +
