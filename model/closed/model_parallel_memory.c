@@ -7,6 +7,7 @@
 #include "plan/degrees.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Activations of micro-steps that wait for their backward on a rank, in units of one stage's. */
 static double in_flight(const struct dtp_plan *plan)
@@ -422,6 +423,11 @@ static void fill_memory(const struct dtp_transformer *whole, const struct dtp_pl
     uint64_t before = m->allocated_peak_bytes;
     const struct kept kept = kept_of(s, plan, whole->layers);
     const double tokens = (double)dtp_plan_tokens(plan);
+    if (!m->phase_bytes[DTP_PHASE_LATE_BACKWARD][DTP_OWNER_PARAMS]) { /* of a single layer, whose backward is all */
+        memcpy(m->phase_bytes[DTP_PHASE_LATE_BACKWARD], m->phase_bytes[DTP_PHASE_EARLY_BACKWARD],
+               sizeof *m->phase_bytes);
+        m->phase_total_bytes[DTP_PHASE_LATE_BACKWARD] = m->phase_total_bytes[DTP_PHASE_EARLY_BACKWARD];
+    }
     for (int phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++)
         add_bytes(m, (enum dtp_phase)phase, DTP_OWNER_ACTIVATIONS, (uint64_t)(kept.beside * tokens));
     add_bytes(m, DTP_PHASE_LOSS, DTP_OWNER_LOGITS, (uint64_t)(kept.loss * tokens));
