@@ -96,6 +96,12 @@ static double bias_bytes(const struct dtp_counted *c, const struct dtp_layer_ope
     return elements * c->w;
 }
 
+/* Of frozen ones, as adapters leave them, nothing is summed. */
+static double bias_gradients(const struct dtp_counted *c, const struct dtp_layer_operator *op)
+{
+    return c->block->adapted ? 0 : bias_bytes(c, op);
+}
+
 /* Biases of experts, which are no part of their matmuls: rows of them and a sum, compiled one pass. */
 static double expert_biases(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
@@ -200,7 +206,7 @@ static struct dtp_moved eager_projection(const struct dtp_counted *c, const stru
     double sums = begins_branch(op) ? (linears(c, op) - (second ? 0 : 1)) * sum : 0;
     double bare = begins_branch(op) && !c->block->norms_before ? 3 * c->p * c->h : 0;
     return (struct dtp_moved){(begins_branch(op) ? linears(c, op) * c->cast : 0) + expert_biases(c, op),
-                              sums + bare + bias_bytes(c, op)};
+                              sums + bare + bias_gradients(c, op)};
 }
 
 /* silu 2, product 3 | gelu 2; backward of a packed gate and up puts both together again. relu 2, square 2; backward of
@@ -280,7 +286,7 @@ static struct dtp_moved fused_projection(const struct dtp_counted *c, const stru
     bool bare = begins_branch(op) && !c->block->norms_before, first = bare && !(op->makes & DTP_TENSOR_BIT(UP));
     bool weighed = c->block->experts && c->block->weighs_rows &&
                    op->makes & (DTP_TENSOR_BIT(GATE) | DTP_TENSOR_BIT(UP) | DTP_TENSOR_BIT(EXPERT_DOWN));
-    struct dtp_moved biases = {expert_biases(c, op), bias_bytes(c, op)};
+    struct dtp_moved biases = {expert_biases(c, op), bias_gradients(c, op)};
     if (weighed)
         biases = weighed_biases(c, op);
     return (struct dtp_moved){(first ? (c->p + c->w) * c->h : 0) + biases.forward,
