@@ -60,9 +60,8 @@ struct kept {
     double layer, waiting, head, head_waiting;
     double loss, held;       /* while a loss is made and behind it, beside the head's */
     double beside, backward; /* what the slice's program lacks of gathered rows: beside all its layers, in backward */
-    double of_layer, of_head,
-        of_slice;         /* bytes of weights that stay on a rank; that the slice has of these at a loss */
-    enum dtp_owner stays; /* what they are: casts or gradients */
+    double of_layer, of_head, of_slice; /* bytes of weights that stay; what the slice has of these at a loss */
+    enum dtp_owner stays;               /* what they are: casts or gradients */
 };
 
 /* Of the model's layers 0, N, 2N, ... are checkpointed; of so many from `first` on. */
@@ -171,9 +170,7 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
         .slice = slice,
         .beside = slice - layers_of_slice * mean_kept(&own, 0, s->transformer.layers) + (double)(a.head - own.head),
         .backward = (double)(a.layer_all - own.layer_all),
-        .layer = mean_kept(
-            &a, 1,
-            chunk_layers(plan, a.checkpoint_every, plan->most_layers)), /* where the fewest of them are checkpointed */
+        .layer = mean_kept(&a, 1, chunk_layers(plan, a.checkpoint_every, plan->most_layers)), /* fewest checkpointed */
         .first = mean_kept(&a, 0, chunk_layers(plan, a.checkpoint_every, plan->first_layers)),
         .last = mean_kept(&a, layers - plan->head_layers, plan->head_layers),
         .waiting = (double)dtp_activations_for_weights(&s->plan, &tensors),
@@ -273,12 +270,6 @@ static double share_of(const struct dtp_slice *s, double layers, double tables, 
                    all;
 }
 
-/* A rank in its last backward: its parameters, of the slice's, and what it keeps besides, in bytes of a token, in rows
- * of the stream for each micro-batch, and in bytes. */
-struct late {
-    double share, kept, rows, bytes, stays;
-};
-
 /* Of the table's gradient rows of other ranks, which this one makes as well: in so many bytes each. A slice whose head
  * is no copy of the table makes them too. */
 static double others_rows_bytes(const struct dtp_slice *s, const struct dtp_plan *plan, bool tied, uint64_t bytes)
@@ -306,103 +297,146 @@ static double kept_of_flights(double n, double layers, double kept, double gradi
     return fmax((n * layers - 1) * kept - gradients * (layers - 1) / layers, (n - 1) * layers * kept);
 }
 
+/* What ranks differ in: parameters, of the slice's, with layers and tables; rows of the stream that they hold of each
+ * micro-batch; bytes of weights that stay; other ranks' rows of the table's gradient, as they are summed and as an
+ * embedding's backward makes them; bytes of gradients that come with a first backward, per token. */
+struct ranks {
+    bool vee, loops, splits, fills; /* fills: there are more micro-batches than are ever in flight */
+    double first, middle, head, all_rows, first_rows, head_rows;
+    double stays, first_stays, head_stays, loss_stays, table, made, gradients;
+};
+
+/* Who holds its passes receives each micro-batch's rows and their gradients into memory of their own; a backward of
+ * inputs alone leaves the gradient that it sends as well (lower_transfers.c, holds_gradient). The model's first chunk
+ * receives no rows and sends no gradient, its last receives no gradient; a V's first rank has both. */
+static void count_rows(const struct dtp_plan *plan, struct ranks *r)
+{
+    if (!plan->runtime->holds_passes)
+        return;
+    r->all_rows = (r->splits ? 3 : 2) * (double)plan->virtual_stages;
+    r->head_rows = r->all_rows - (r->vee ? 3 : 1);
+    r->first_rows = r->all_rows - (r->vee ? 3 : r->splits ? 2 : 1);
+}
+
+/* The first stage, whose backward is whole, leaves no gradients of weights. */
+static void share_stays(const struct dtp_plan *plan, const struct kept *kept, struct ranks *r)
+{
+    const bool gradients = kept->stays == DTP_OWNER_REDUCE;
+    const double chunks = plan->virtual_stages;
+    r->stays = (plan->most_layers - 1.0) * kept->of_layer;
+    r->first_stays = fmax(0, plan->first_layers * (gradients ? 1 - 1 / chunks : 1) - 1) * kept->of_layer +
+                     (r->vee ? kept->of_head : 0);
+    r->head_stays = (plan->head_layers - 1.0) * kept->of_layer + kept->of_head;
+    if (!gradients)
+        r->loss_stays = plan->head_layers * kept->of_layer - kept->of_slice;
+    else if (r->fills)
+        r->loss_stays = plan->head_layers / (r->vee ? chunks : 1) * kept->of_layer + kept->of_head;
+}
+
+static struct ranks ranks_of(const struct dtp_transformer *whole, const struct dtp_plan *plan,
+                             const struct dtp_slice *s, const struct kept *kept, const struct dtp_memory *m)
+{
+    const bool tied = whole->tied_head, buckets = dtp_plan_has_ddp_buckets(&s->plan, &s->cluster); /* these stand */
+    const struct dtp_schedule_row *row = dtp_schedule_row(plan->schedule);
+    struct ranks r = {.vee = row->placement == DTP_CHUNKS_VEE,
+                      .loops = row->placement == DTP_CHUNKS_LOOP,
+                      .splits = row->backward == DTP_BACKWARD_SPLIT,
+                      .fills = plan->accumulate > in_flight(plan)};
+    const double tables = r.vee && !tied ? 2 : 1;
+    r.first = share_of(s, plan->first_layers, tables, true);
+    r.head = share_of(s, plan->head_layers, tables, !r.loops);
+    r.middle = plan->pp > 2 || r.vee ? share_of(s, plan->most_layers, 0, false) : 0;
+    r.table = others_rows_bytes(s, plan, tied, dtp_dtype_bytes(plan->precision.reduce));
+    r.made = others_rows_bytes(s, plan, tied,
+                               dtp_plan_autocast(plan) ? dtp_dtype_bytes(plan->precision.params)
+                                                       : dtp_plan_compute_bytes(plan));
+    const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
+    if (plan->runtime->holds_passes) /* gradients of others stand */
+        r.gradients = (double)late[buckets ? DTP_OWNER_REDUCE : DTP_OWNER_GRADS] / (double)dtp_plan_tokens(plan);
+    count_rows(plan, &r);
+    share_stays(plan, kept, &r);
+    return r;
+}
+
+/* A rank in its last backward: its parameters, of the slice's, and what it keeps besides, in bytes of a token, in rows
+ * of the stream for each micro-batch, and in bytes: of table gradients, of weights that stay. */
+struct late {
+    double share, kept, rows, bytes, stays;
+};
+
+/* The one with the most; `state` and `row_bytes` are bytes of the slice's state and of a row of each micro-batch. */
+static struct late fullest_late(const struct dtp_plan *plan, const struct dtp_slice *s, const struct kept *kept,
+                                const struct ranks *r, double state, double row_bytes)
+{
+    const double chunks = plan->virtual_stages, tokens = (double)dtp_plan_tokens(plan), flights = in_flight(plan),
+                 behind = in_flight_behind(plan), first = plan->first_layers * kept->first,
+                 wider = flights * wider_layers(s, kept->layer), table = r->fills ? r->table : 0;
+    const struct late list[] = {
+        /* the first, all its micro-batches in flight */
+        {r->first,
+         kept_of_flights(flights, plan->first_layers, kept->first, r->fills ? 0 : r->first * r->gradients) + wider,
+         r->first_rows, table, r->first_stays},
+        /* at the embedding of the first and of the next: beside what it makes of the table, the sum of earlier ones,
+         * FSDP2's own at once */
+        {r->first, (flights - 1) * first + wider, r->first_rows, r->made + (dtp_plan_is_fsdp(plan) ? r->table : 0),
+         r->first_stays},
+        {plan->accumulate > 1 ? r->first : 0, (flights - (r->fills ? 1 : 2)) * first + wider, r->first_rows,
+         r->made + r->table, r->first_stays},
+        /* the one behind it, of the most layers, without an end of the model */
+        {r->middle,
+         kept_of_flights(behind, plan->most_layers, kept->layer,
+                         plan->accumulate > behind ? 0 : r->middle * r->gradients),
+         r->all_rows, 0, r->stays},
+        /* the first behind a B, whose chunk waits for its W */
+        {r->splits ? r->first : 0, (flights - 1 / chunks) * first + (plan->first_layers / chunks - 1) * kept->waiting,
+         r->first_rows, table, r->first_stays},
+        /* any, with weight gradients of some layers put off */
+        {fmax(r->first, fmax(r->middle, r->head)), kept_beside_waiting(s, plan, kept), 0},
+        /* the one before the last, or any of a V's, where the most weight gradients wait for their W */
+        {r->middle,
+         r->loops ? kept_until_weights_before(plan, kept) : kept_until_weights(plan, plan->most_layers, kept),
+         r->all_rows, 0, r->stays},
+        /* the one with the head, likewise */
+        {r->loops ? r->head : 0, kept_until_weights(plan, plan->head_layers, kept), r->head_rows, 0, r->head_stays}};
+    size_t most_at = 0;
+    double most_bytes = 0;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        double bytes =
+            list[i].share * state + list[i].kept * tokens + list[i].rows * row_bytes + list[i].bytes + list[i].stays;
+        if (i == 0 || (list[i].share > 0 && bytes > most_bytes))
+            most_at = i, most_bytes = bytes;
+    }
+    return list[most_at];
+}
+
 /* The slice's memory is the last stage's with as many layers as any rank has. The first one's peak is the backward of
  * its last layer with the activations of all micro-steps in flight; the slice's late backward has those of one layer.
  * Ranks with an end of the model may have fewer layers, of which each rank's own are taken. */
 static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan *plan, const struct dtp_slice *s,
                       const struct kept *kept, uint64_t held, uint64_t row_bytes, struct dtp_memory *m)
 {
-    const bool tied = whole->tied_head;
-    const struct kept of_token = *kept;
-    const bool vee = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_VEE,
-               loops = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_LOOP,
-               splits = dtp_schedule_row(plan->schedule)->backward == DTP_BACKWARD_SPLIT;
-    const double chunks = plan->virtual_stages;
-    const double tables = vee && !tied ? 2 : 1, tokens = (double)dtp_plan_tokens(plan);
-    const double head = share_of(s, plan->head_layers, tables, !loops),
-                 first = share_of(s, plan->first_layers, tables, true),
-                 middle = plan->pp > 2 || vee ? share_of(s, plan->most_layers, 0, false) : 0;
-    const bool several = plan->accumulate > 1, fills = plan->accumulate > in_flight(plan);
-    const double table = others_rows_bytes(s, plan, tied, dtp_dtype_bytes(plan->precision.reduce)),
-                 made = others_rows_bytes(s, plan, tied,
-                                          dtp_plan_autocast(plan) ? dtp_dtype_bytes(plan->precision.params)
-                                                                  : dtp_plan_compute_bytes(plan));
-    const double wider = in_flight(plan) * wider_layers(s, of_token.layer);
-    /* Who holds its passes receives each micro-batch's rows and their gradients into memory of their own; a backward of
-     * inputs alone leaves the gradient that it sends as well (lower_transfers.c, holds_gradient). The model's first
-     * chunk receives no rows and sends no gradient, its last receives no gradient; a V's first rank has both. */
-    const bool holds = plan->runtime->holds_passes;
-    const double each = splits ? 3 : 2, all = holds ? each * plan->virtual_stages : 0,
-                 at_head = holds ? all - (vee ? 3 : 1) : 0,
-                 at_first = holds ? all - (vee      ? 3
-                                           : splits ? 2
-                                                    : 1)
-                                  : 0;
-    const bool own = kept->stays == DTP_OWNER_REDUCE; /* of which the first stage, whose backward is whole, has none */
-    const double stays = (plan->most_layers - 1.0) * kept->of_layer,
-                 at_end = plan->first_layers * (own ? 1 - 1 / chunks : 1) - 1,
-                 first_stays = fmax(0, at_end) * kept->of_layer + (vee ? kept->of_head : 0);
+    const struct ranks r = ranks_of(whole, plan, s, kept, m);
     const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
-    const bool buckets =
-        dtp_plan_has_ddp_buckets(&s->plan, &s->cluster); /* which stand, as all gradients of others do */
-    const double gradients = holds ? (double)late[buckets ? DTP_OWNER_REDUCE : DTP_OWNER_GRADS] / tokens : 0;
-    const struct late ranks[] = {
-        /* the first, all its micro-batches in flight */
-        {first,
-         kept_of_flights(in_flight(plan), plan->first_layers, of_token.first, fills ? 0 : first * gradients) + wider,
-         at_first, fills ? table : 0, first_stays},
-        /* at the embedding of the first and of the next: beside what it makes of the table, the sum of earlier ones */
-        {first, (in_flight(plan) - 1) * plan->first_layers * of_token.first + wider, at_first,
-         made + (dtp_plan_is_fsdp(plan) ? table : 0), first_stays},
-        {first, (in_flight(plan) - (fills ? 1 : 2)) * plan->first_layers * of_token.first + wider, at_first,
-         several ? made + table : 0, first_stays},
-        /* the one behind it, of the most layers, without an end of the model */
-        {middle,
-         kept_of_flights(in_flight_behind(plan), plan->most_layers, of_token.layer,
-                         plan->accumulate > in_flight_behind(plan) ? 0 : middle * gradients),
-         all, 0, stays},
-        /* the first behind a B, whose chunk waits for its W */
-        {splits ? first : 0,
-         (in_flight(plan) - 1 / chunks) * plan->first_layers * of_token.first +
-             (plan->first_layers / chunks - 1) * of_token.waiting,
-         at_first, fills ? table : 0, first_stays},
-        /* any, with weight gradients of some layers put off */
-        {fmax(first, fmax(middle, head)), kept_beside_waiting(s, plan, &of_token), 0},
-        /* the one before the last, or any of a V's, where the most weight gradients wait for their W */
-        {middle,
-         loops ? kept_until_weights_before(plan, &of_token) : kept_until_weights(plan, plan->most_layers, &of_token),
-         all, 0, stays},
-        /* the one with the head, likewise */
-        {loops ? head : 0, kept_until_weights(plan, plan->head_layers, &of_token), at_head, 0,
-         (plan->head_layers - 1.0) * kept->of_layer + kept->of_head}};
     const double state = (double)(late[DTP_OWNER_PARAMS] + late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]);
-    const double rows = (double)row_bytes * plan->accumulate;
-    size_t most_at = 0;
-    double most_bytes = 0;
-    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
-        double bytes =
-            ranks[i].share * state + ranks[i].kept * tokens + ranks[i].rows * rows + ranks[i].bytes + ranks[i].stays;
-        if (i == 0 || (ranks[i].share > 0 && bytes > most_bytes))
-            most_at = i, most_bytes = bytes;
-    }
-    const struct late most = ranks[most_at];
+    const double rows = (double)row_bytes * plan->accumulate, tokens = (double)dtp_plan_tokens(plan);
+    const struct late most = fullest_late(plan, s, kept, &r, state, rows);
+    const bool none_made = plan->schedule == DTP_SCHEDULE_GPIPE && r.gradients > 0 &&
+                           !dtp_plan_has_ddp_buckets(&s->plan, &s->cluster); /* before the last loss */
     scale_states(m, DTP_PHASE_LATE_BACKWARD, most.share);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_GRADS, most.bytes);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, kept->stays, most.stays);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, (double)held + most.kept * tokens + most.rows * rows);
-    const double beside = kept_beside_loss(plan, &of_token);
-    for (int phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++) {
-        scale_states(m, (enum dtp_phase)phase, head);
-        add_signed(m, (enum dtp_phase)phase, DTP_OWNER_ACTIVATIONS, beside * tokens + at_head * rows);
-        add_signed(m, (enum dtp_phase)phase, DTP_OWNER_GRADS, vee && fills ? table : 0);
-        if (plan->schedule == DTP_SCHEDULE_GPIPE && !buckets && holds) /* none is made before the last loss */
-            add_signed(m, (enum dtp_phase)phase, DTP_OWNER_GRADS, -(double)m->phase_bytes[phase][DTP_OWNER_GRADS]);
-        if (!own || fills)
-            add_signed(m, (enum dtp_phase)phase, kept->stays,
-                       plan->head_layers / (own && vee ? chunks : 1) * kept->of_layer - kept->of_slice +
-                           (own || phase == DTP_PHASE_EARLY_BACKWARD ? kept->of_head : 0));
+    const double beside = kept_beside_loss(plan, kept) * tokens + r.head_rows * rows;
+    for (enum dtp_phase phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++) {
+        const bool casts = kept->stays == DTP_OWNER_WEIGHTS; /* the head's, which the slice lets go behind its loss */
+        scale_states(m, phase, r.head);
+        add_signed(m, phase, DTP_OWNER_ACTIVATIONS, beside);
+        add_signed(m, phase, DTP_OWNER_GRADS, r.vee && r.fills ? r.table : 0);
+        add_signed(m, phase, DTP_OWNER_GRADS, none_made ? -(double)m->phase_bytes[phase][DTP_OWNER_GRADS] : 0);
+        add_signed(m, phase, kept->stays,
+                   r.loss_stays + (casts && phase == DTP_PHASE_EARLY_BACKWARD ? kept->of_head : 0));
     }
-    const double fullest = fmax(first, fmax(middle, head));
+    const double fullest = fmax(r.first, fmax(r.middle, r.head));
     uint64_t *const of_states[] = {&m->params_bytes, &m->grads_bytes, &m->optimizer_bytes};
     for (size_t i = 0; i < STATES; i++)
         *of_states[i] = (uint64_t)(fullest * (double)*of_states[i]);
