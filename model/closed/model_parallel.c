@@ -294,19 +294,20 @@ static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stag
     dtp_closed_form_time_parts(&other, &j->slice.cluster, &j->slice.plan, communication, &twice);
     const double ends_s = fmax(0, 2 * once->host_s - twice.host_s) / m,
                  table_s = fmin(block.table_kernels * once->launch_s, ends_s);
-    struct dtp_pipeline_parts out = {.transformer = j->transformer,
-                                     .cluster = j->cluster,
-                                     .plan = j->plan,
-                                     .shares = passes_of_layer(once, 1),
-                                     .layer = {.device_s = (twice.device_s - once->device_s) / (m * layers),
-                                               .launched_s = (twice.host_s - once->host_s) / (m * layers) +
-                                                             s->calls.layer_s + collectives_s / layers,
-                                               .exchanged_s = (s->tensor_exposed_s + once->exchanged_s / m) / layers},
-                                     .ends = {.device_s = fmax(0, 2 * once->device_s - twice.device_s) / m,
-                                              .launched_s = ends_s - table_s + hooks_s + s->calls.ends_s},
-                                     .table = {.launched_s = table_s + hooks_s},
-                                     .gathered_s = s->gathered_s / j->plan->virtual_stages,
-                                     .sent_bytes = s->boundary_bytes / (2 * (uint64_t)j->plan->virtual_stages)};
+    struct dtp_pipeline_parts out = {
+        .transformer = j->transformer,
+        .cluster = j->cluster,
+        .plan = j->plan,
+        .shares = passes_of_layer(once, 1),
+        .layer = {.device_s = (twice.device_s - once->device_s) / (m * layers),
+                  .launched_s =
+                      (twice.host_s - once->host_s) / (m * layers) + s->calls.layer_s + collectives_s / layers,
+                  .exchanged_s = (s->tensor_exposed_s + once->exchanged_s / m) / layers},
+        .ends = {.device_s = fmax(0, 2 * once->device_s - twice.device_s) / m,
+                 .launched_s = ends_s - table_s + hooks_s + s->calls.ends_s - s->calls.table_s},
+        .table = {.launched_s = table_s + hooks_s + s->calls.table_s},
+        .gathered_s = s->gathered_s / j->plan->virtual_stages,
+        .sent_bytes = s->boundary_bytes / (2 * (uint64_t)j->plan->virtual_stages)};
     if (j->transformer->experts && j->transformer->dense_layers) {
         struct dtp_communication with;
         other = j->slice.transformer;

@@ -18,6 +18,7 @@
 struct dtp_tensor_calls {
     double layer_s; /* of a layer in a micro-step, both ways, and again where it is checkpointed */
     double ends_s;  /* of embedding, head and loss in a micro-step */
+    double table_s; /* of these the embedding, which is another stage's than head and loss */
     double step_s;  /* of the optimizer, of a layer or of both ends: in a step, all of it */
 };
 
