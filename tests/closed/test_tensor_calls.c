@@ -48,9 +48,16 @@ static void test_eager_layer(void **state)
     assert_near(calls.layer_s, 54 * call_s - 29 * kernel_s - of_slice(false), 1e-12);
     assert_near(calls.ends_s, 26 * call_s - 18 * kernel_s, 1e-12);
     assert_near(calls.step_s, 3 * call_s, 1e-12);
-    plan.checkpointing = DTP_CHECKPOINT_FULL; /* 27 once more, 9 of them kernels */
+    assert_near(calls.table_s, 6 * call_s - 4 * kernel_s, 1e-12);
+    plan.checkpointing = DTP_CHECKPOINT_FULL; /* again but for the last linear and its sum: 23, 8 of them kernels */
     calls = dtp_tensor_calls_of(&transformer, &cluster, &plan);
-    assert_near(calls.layer_s, 81 * call_s - 38 * kernel_s - of_slice(false), 1e-12);
+    assert_near(calls.layer_s, 77 * call_s - 37 * kernel_s - of_slice(false), 1e-12);
+    plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_MATMUL; /* of the linears k, output and up: 14, 5 of them kernels */
+    calls = dtp_tensor_calls_of(&transformer, &cluster, &plan);
+    assert_near(calls.layer_s, 68 * call_s - 34 * kernel_s - of_slice(false), 1e-12);
+    plan.checkpointing = DTP_CHECKPOINT_EVERY_N, plan.checkpoint_every = 2; /* of every second layer as full */
+    calls = dtp_tensor_calls_of(&transformer, &cluster, &plan);
+    assert_near(calls.layer_s, 65.5 * call_s - 33 * kernel_s - of_slice(false), 1e-12);
     plan = tensor_parallel(false); /* two all-reduces each way instead of two pairs, and none of norms' gradients */
     plan.sequence_parallel = false;
     calls = dtp_tensor_calls_of(&transformer, &cluster, &plan);
