@@ -16,10 +16,15 @@
  * B/tp bytes each way per micro-step and chunk, at the network's rate where its stages share no node.
  *
  * memory: of the fullest of the first rank, with micro-steps in flight (1F1B min(m, p), interleaved 1 + (p-1)/(p v)
- * times as many: Korthikanti 2022, 4.2.3; others: dtp_schedule_kept); the one behind it, without an end of the model;
- * the one with the head, at a loss; the one where most weight gradients wait for their pass, of which each holds what
- * it reads, however little checkpointing keeps until backward (dtp_schedule_waiting). Each with its own layers and
- * tables, by share of the slice's states.
+ * times as many: Korthikanti 2022, 4.2.3; others: dtp_schedule_kept), at a layer and at the embedding; the one behind
+ * it, without an end of the model; the one with the head, at a loss; the one where most weight gradients wait for their
+ * pass, of which each holds what it reads, however little checkpointing keeps until backward (dtp_schedule_waiting).
+ * Each with its own layers and tables, by share of the slice's states.
+ *
+ * A slice is one rank, so what ranks have of each other is added to it: rows that who gathers once keeps whole; of a
+ * loss over parts of the vocabulary its tensors in fp32; of a table whose rows' gradients each rank makes those of the
+ * others. And it is no stage: gradients that stand in its backward are not there yet at a stage's first, casts of
+ * weights and gradients of weights that it lets go stay there (model_parallel_memory.c, kept_of, ranks_of).
  *
  * What a runtime's stages hold besides is a property of it (copies_passes, holds_passes). Not modelled: offload, expert
  * parallelism.

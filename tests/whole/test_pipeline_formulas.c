@@ -168,10 +168,11 @@ static void test_formulas_with_tensor_ranks(void **state)
     static double ratios[WHATS][PLANS];
     const size_t count = draw_plans(true, ratios);
     (void)state;
-    check_ratios("tp: memory estimated", ratios[MEMORY], count, 70, 0.4, 2);
-    check_ratios("tp: memory bounded", ratios[BOUND], count, 70, 0.4, 2);
+    /* Beside them the least of 20 seeds, in brackets without what ranks keep of each other. */
+    check_ratios("tp: memory estimated", ratios[MEMORY], count, 88, 0.5, 1.85); /* 92 % (76), from 0.67 (0.45) */
+    check_ratios("tp: memory bounded", ratios[BOUND], count, 85, 0.5, 1.85);    /* 89 % */
     check_ratios("tp: memory for sure", ratios[SURELY], count, 0, 0, 1.35);
-    check_ratios("tp: step", ratios[STEP], count, 60, 0, 1.6);
+    check_ratios("tp: step", ratios[STEP], count, 62, 0, 1.6); /* 66 % (65) */
 }
 
 static void test_formulas_of_pipelines(void **state)
@@ -179,8 +180,8 @@ static void test_formulas_of_pipelines(void **state)
     static double ratios[WHATS][PLANS];
     const size_t count = draw_plans(false, ratios);
     (void)state;
-    check_ratios("memory estimated", ratios[MEMORY], count, 80, 0.6, 1.8); /* was 56 %, from 0.13 */
-    check_ratios("memory bounded", ratios[BOUND], count, 76, 0.6, 1.8);    /* was 50 % */
+    check_ratios("memory estimated", ratios[MEMORY], count, 88, 0.45, 1.6); /* was 56 %, from 0.13 */
+    check_ratios("memory bounded", ratios[BOUND], count, 84, 0.45, 1.6);    /* was 50 % */
     /* Of what is taken for sure only the most is held: was to 1.48, and is to 1.28 of a head tied to the table in a V.
      */
     check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.35);
