@@ -124,7 +124,7 @@ static bool is_refused(size_t key)
            key == DTP_KEY_fp8_head || key == DTP_KEY_fp8_param_gather || key == DTP_KEY_precision_aware_optimizer ||
            key == DTP_KEY_cuda_graph_modules || key == DTP_KEY_unfused_permute || key == DTP_KEY_capacity_factor ||
            key == DTP_KEY_pad_to_capacity || key == DTP_KEY_shared_expert_overlap || key == DTP_KEY_autoep ||
-           key == DTP_KEY_drop_tokens;
+           key == DTP_KEY_drop_tokens || key == DTP_KEY_grouped_experts || key == DTP_KEY_lora_parameters;
 }
 
 static void test_every_key_is_told(void **state)
