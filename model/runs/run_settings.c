@@ -485,7 +485,7 @@ static void write_kernels(struct writer *w)
         set_switch(w, "compile_loss", false);
     if (framework->keeps_root && is_fsdp(w))
         set_switch(w, "keep_root", true);
-    if (framework->wraps_ends && is_fsdp(w))
+    if ((framework->wraps_ends || strstr(run->notes, "[norm, output]")) && is_fsdp(w))
         set_switch(w, "wrap_ends", true);
     const char *attention = strstr(run->notes, "NVTE_FUSED_ATTN=0") ? "flash2" : framework->attention;
     set(w, "attention", "%s", flash ? attention : "math");
