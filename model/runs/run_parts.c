@@ -399,22 +399,26 @@ static const struct {
                      {"rowwise", "fp8-rowwise"},
                      {"tensorwise", "fp8-tensorwise"}};
 
-/* What the column may say behind the recipe, in this order; param_dtype and fp8_all_gather are made of them. */
-static const char bf16_state[] = " bf16 state", narrow_gather[] = ", float8 all-gather",
-                  wide_gather[] = ", bfloat16 all-gather";
+/* What the column may say behind torchao's recipes, in this order; param_dtype and fp8_all_gather are made of them. Of
+ * these recipes one alone gathers in 8 bits. */
+static const char tensorwise[] = "fp8-tensorwise", bf16_state[] = " bf16 state",
+                  narrow_gather[] = ", float8 all-gather", wide_gather[] = ", bfloat16 all-gather";
 
 static const char *behind(const char *column, const char *word)
 {
-    return column && strncmp(column, word, strlen(word)) == 0 ? column + strlen(word) : NULL;
+    return strncmp(column, word, strlen(word)) == 0 ? column + strlen(word) : NULL;
 }
 
 static bool is_recipe(const char *column, const char *word)
 {
-    const char *rest = behind(column, word);
-    const char *const said[] = {bf16_state, narrow_gather, wide_gather};
-    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
-        rest = behind(rest, said[i]) ? behind(rest, said[i]) : rest;
-    return rest && !*rest;
+    const char *rest = behind(column, word), *next;
+    const bool scales_tensors = strcmp(word, tensorwise) == 0, torchao = scales_tensors || behind(word, "fp8-rowwise");
+    if (!rest || !*rest || !torchao)
+        return rest && !*rest;
+    rest = (next = behind(rest, bf16_state)) ? next : rest;
+    rest = scales_tensors && (next = behind(rest, narrow_gather)) ? next : rest;
+    rest = (next = behind(rest, wide_gather)) ? next : rest;
+    return !*rest;
 }
 
 const char *dtp_run_fp8_precision(const struct writer *w)
@@ -475,7 +479,7 @@ void dtp_run_write_distributed(struct writer *w, bool fp8)
 static void write_recipe(struct writer *w)
 {
     bool wide = strstr(w->run->precision_recipe, wide_gather) || strstr(w->run->notes, "all-gather in bf16");
-    if (wide && strcmp(dtp_run_fp8_precision(w), "fp8-tensorwise") == 0)
+    if (wide && strcmp(dtp_run_fp8_precision(w), tensorwise) == 0)
         set_switch(w, "fp8_all_gather", false);
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
         if (is_recipe(w->run->precision_recipe, recipes[i].word))
