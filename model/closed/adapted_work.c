@@ -175,7 +175,7 @@ struct dtp_adapted_work dtp_adapted_work_of(const struct dtp_transformer *transf
     struct dtp_layer_tensors tensors;
     if (!dtp_plan_adapts(plan))
         return work;
-    const struct dtp_transformer kept = dtp_plan_packs_experts(transformer, plan);
+    const struct dtp_transformer kept = dtp_plan_packed_experts(transformer, plan);
     dtp_layer_tensors_of(&kept, dtp_layer_mlp_of(&kept), cluster, plan, &tensors);
     work.replay_flops = replay_flops(&tensors, plan);
     count_below(&tensors, plan, &work);

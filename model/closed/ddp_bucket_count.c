@@ -103,7 +103,7 @@ static void fill_with_adapters(const struct dtp_traffic *job, struct buckets *bu
     const struct dtp_units *u = &job->units;
     struct dtp_layer_kind kind;
     struct dtp_layer_operator op[DTP_LAYER_OPERATORS];
-    const struct dtp_transformer kept = dtp_plan_packs_experts(job->transformer, plan);
+    const struct dtp_transformer kept = dtp_plan_packed_experts(job->transformer, plan);
     dtp_layer_kind_of(&kept, dtp_layer_mlp_of(&kept), plan->fused_qkv, plan->fused_gate_up, &kind);
     dtp_plan_adapt_kind(plan, &kind);
     int operators = dtp_layer_operators(&kind, op);

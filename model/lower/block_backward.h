@@ -38,10 +38,11 @@ uint64_t dtp_backward_input_bytes(const struct dtp_lowering *l, int index);
 /* Gradient of what a linear reads, and lets go of the result's where it is its last reader. */
 dtp_buffer_id dtp_backward_input_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
                                           bool last, bool frees_input);
-/* lower_adapters.c: of a linear whose matrix is frozen, with its adapter; none below the first of the model, whose
- * block's backward then ends. */
+/* lower_folded.c: the same of a matrix that its adapter is folded into, as below. */
 dtp_buffer_id dtp_backward_folded(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient,
                                   bool last_reader);
+/* lower_adapters.c: of a linear whose matrix is frozen, with its adapter; none below the first of the model, whose
+ * block's backward then ends. */
 dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index, dtp_buffer_id output_gradient,
                                   bool last_reader);
 /* lower_magnitudes.c: what an adapter's result gets through DoRA's magnitudes; what its linear gets, where that is
@@ -67,9 +68,10 @@ dtp_buffer_id dtp_backward_narrow(const struct dtp_block_backward *b, int matrix
 dtp_buffer_id dtp_backward_narrow_for_adapter(const struct dtp_block_backward *b, int matrix, dtp_buffer_id gradient);
 dtp_buffer_id dtp_backward_widen_input(const struct dtp_block_backward *b, int matrix, dtp_buffer_id gradient);
 void dtp_backward_widen_heads(struct dtp_block_backward *b);
+/* lower_sorted_experts.c */
+void dtp_backward_sorted_unpermute(struct dtp_block_backward *b);
 /* lower_called_experts.c */
 void dtp_backward_called_unpermute(struct dtp_block_backward *b);
-void dtp_backward_sorted_unpermute(struct dtp_block_backward *b);
 void dtp_backward_called_permute(struct dtp_block_backward *b);
 void dtp_backward_slotted_unpermute(struct dtp_block_backward *b);
 void dtp_backward_slotted_permute(struct dtp_block_backward *b);

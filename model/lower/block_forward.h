@@ -100,13 +100,14 @@ void dtp_forward_narrow_heads(const struct pass *pass);
 dtp_buffer_id dtp_forward_narrow_adapter_input(const struct pass *pass, int matrix, bool keeps);
 void dtp_forward_add_narrow(const struct pass *pass, int matrix, dtp_buffer_id made);
 
-/* lower_adapters.c: adds an adapter's result to that of its matrix, which stands. `alone`: x A^T is all that is made
- * again, for backward reads nothing behind it. */
-/* Whether what an adapter reads stays for its backward. */
-bool dtp_adapter_keeps(const struct pass *pass);
-/* W + B A of a matrix that is folded, which stands until the experts' module returns, or its backward has read it. */
+/* lower_folded.c: W + B A of a matrix that is folded, which stands until the experts' module returns, or its backward
+ * has read it. */
 dtp_buffer_id dtp_forward_folded(const struct pass *pass, int matrix);
 void dtp_forward_end_folded(const struct pass *pass);
+/* lower_adapters.c: whether what an adapter reads stays for its backward. */
+bool dtp_adapter_keeps(const struct pass *pass);
+/* Adds an adapter's result to that of its matrix, which stands. `alone`: x A^T is all that is made again, for backward
+ * reads nothing behind it. */
 void dtp_forward_adapter(const struct pass *pass, int matrix, bool alone);
 /* lower_magnitudes.c: DoRA's part of an adapted linear. `keeps`: what its backward reads stays. */
 void dtp_forward_magnitudes(const struct pass *pass, int matrix, dtp_buffer_id wide, bool keeps);
@@ -125,11 +126,12 @@ void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operato
 /* Behind a matmul of experts that has biases; nothing behind others. */
 void dtp_forward_expert_bias(const struct pass *pass, int matrix);
 void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
+/* lower_sorted_experts.c: of experts whose rows are sorted for grouped matmuls. */
+void dtp_forward_sorted_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
 /* lower_called_experts.c: of experts that are called one after the other. */
 void dtp_forward_called_router(const struct pass *pass);
 void dtp_forward_called_permute(const struct pass *pass, const struct dtp_layer_operator *op);
 void dtp_forward_called_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
-void dtp_forward_sorted_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
 void dtp_forward_slotted_router(const struct pass *pass);
 void dtp_forward_slotted_permute(const struct pass *pass, const struct dtp_layer_operator *op);
 void dtp_forward_slotted_unpermute(const struct pass *pass);

@@ -116,7 +116,9 @@ enum dtp_status dtp_ddp_buckets_lay_out(struct dtp_lowering *l, uint64_t element
                             .ends.element_bytes = end_bytes,
                             .place = places};
     place_all(&layout);
-    leave_open(&layout, &layout.layers); /* std::unordered_map of libstdc++ walks from the dtype that came last */
+    /* std::unordered_map of libstdc++ walks from the dtype that came last: the layers', as the head comes first (tied
+     * ones have no such adapters, adapter_rules.c) */
+    leave_open(&layout, &layout.layers);
     leave_open(&layout, &layout.ends);
     enum dtp_status status = put_in_order(&layout);
     free(places);

@@ -178,7 +178,7 @@ static void check_matrices(struct dtp_resolver *r)
     uint32_t adapted = 0, absent = a->targets;
     bool parameters = r->transformer->experts && !dtp_plan_calls_experts(r->plan); /* whose base is refused above */
     bool torchao = r->plan->runtime->packs_scales && a->base == DTP_BASE_NF4_DOUBLE && !parameters;
-    const struct dtp_transformer kept = dtp_plan_packs_experts(r->transformer, r->plan);
+    const struct dtp_transformer kept = dtp_plan_packed_experts(r->transformer, r->plan);
     dtp_layer_kind_of(&kept, dtp_layer_mlp_of(&kept), false, false, &kind);
     dtp_plan_adapt_kind(r->plan, &kind);
     for (int i = 0; i < kind.matrices; i++) {

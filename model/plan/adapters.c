@@ -250,7 +250,7 @@ void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dt
         *out = (struct dtp_trained_count){.trained = count.total};
         return;
     }
-    const struct dtp_transformer kept = dtp_plan_packs_experts(transformer, plan);
+    const struct dtp_transformer kept = dtp_plan_packed_experts(transformer, plan);
     dtp_layer_kind_of(&kept, dtp_layer_mlp_of(transformer), plan->fused_qkv, plan->fused_gate_up, &kind);
     dtp_plan_adapt_kind(plan, &kind);
     for (int i = 0; i < kind.matrices; i++) {

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-struct dtp_transformer dtp_plan_packs_experts(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+struct dtp_transformer dtp_plan_packed_experts(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
     struct dtp_transformer packed = *transformer;
     packed.experts_packed = plan->grouped_experts || (plan->runtime->weighs_rows && plan->fused_gate_up);
@@ -14,7 +14,7 @@ struct dtp_transformer dtp_plan_packs_experts(const struct dtp_transformer *tran
 
 struct dtp_transformer dtp_plan_own_experts(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
 {
-    struct dtp_transformer own = dtp_plan_packs_experts(transformer, plan);
+    struct dtp_transformer own = dtp_plan_packed_experts(transformer, plan);
     own.expert_ranks = plan->ep;
     own.expert_tensor_ranks = plan->megatron.etp;
     return own;

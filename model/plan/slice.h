@@ -11,9 +11,9 @@
 #include "plan/layout.h"
 #include "plan/plan.h"
 
-/* The model with what of each layer's experts one rank has, and how their matrices lie; all else whole. */
 /* The model whose experts have gate and up in one matrix, where the plan keeps them so. */
-struct dtp_transformer dtp_plan_packs_experts(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+struct dtp_transformer dtp_plan_packed_experts(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+/* The model with what of each layer's experts one rank has, and how their matrices lie; all else whole. */
 struct dtp_transformer dtp_plan_own_experts(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 /* One of `tp` parts of the model: parts of a head or of a column exist once at least, rows of the vocabulary are
  * rounded up. Layers are all of them. tp 1: the model itself. */

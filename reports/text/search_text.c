@@ -76,6 +76,7 @@ static void print_thinned(const struct dtp_search_question *question, const stru
     dtp_page_say(page, 2, 2, "%s", words);
 }
 
+/* Whether the model itself was divided, or asked not to be. */
 static bool varies(const struct dtp_search_question *question, const char *key)
 {
     bool found = dtp_scenario_get(question->base, key) != NULL;
@@ -351,7 +352,6 @@ static void say_limits(const struct dtp_search_relax *r, const struct dtp_traini
                  duration(r->free_deadline_s, until), dtp_page_figure(r->free_budget_usd, usd, sizeof usd));
 }
 
-/* Whether the model itself was divided, or asked not to be. */
 static void print_relax(const struct dtp_search *search, const struct dtp_page *page)
 {
     const struct dtp_search_relax *r = &search->relax;

@@ -96,8 +96,8 @@ static void test_holdout_layouts(void **state)
                 (struct limits){4, 16});
 }
 
-/* What ranks of layouts of four and eight hold, measured on one GPU that stands for them, without a time: rows of several
- * ranks, or of one with its place, by the rank furthest off; what a rank allocates, where it is the fullest. */
+/* What ranks of layouts of four and eight hold, measured on one GPU that stands for them, without a time: where a row
+ * has ranks with their places, by the one furthest off; what the fullest allocates. */
 static void test_layout_memory(void **state)
 {
     (void)state;
