@@ -409,6 +409,23 @@ static struct late fullest_late(const struct dtp_plan *plan, const struct dtp_sl
     return list[most_at];
 }
 
+/* Where all losses come before the first backward: the slice has gradients and all micro-batches at once, of which the
+ * more of two instants stays (model_parallel.h). DDP's buckets stand at both. */
+static void add_gpipe_gradients(const struct dtp_plan *plan, const struct dtp_slice *s, const struct kept *kept,
+                                const struct ranks *r, enum dtp_phase phase, struct dtp_memory *m)
+{
+    const struct dtp_schedule_shape shape = dtp_plan_schedule(plan);
+    if (!(r->gradients > 0) || !(dtp_schedule_waiting(&shape).losses > 1) ||
+        dtp_plan_has_ddp_buckets(&s->plan, &s->cluster))
+        return;
+    const double last = fmin(plan->last_layers, plan->head_layers), share = share_of(s, last, 1, !r->loops) / r->head,
+                 gradients = (double)m->phase_bytes[phase][DTP_OWNER_GRADS],
+                 one = (last * kept->last + kept->head) * (double)dtp_plan_tokens(plan);
+    const bool later = phase != DTP_PHASE_FORWARD_END && share * gradients > one;
+    add_signed(m, phase, DTP_OWNER_GRADS, (later ? share - 1 : -1) * gradients);
+    add_signed(m, phase, DTP_OWNER_ACTIVATIONS, later ? -one : 0);
+}
+
 /* The slice's memory is the last stage's with as many layers as any rank has. The first one's peak is the backward of
  * its last layer with the activations of all micro-steps in flight; the slice's late backward has those of one layer.
  * Ranks with an end of the model may have fewer layers, of which each rank's own are taken. */
@@ -420,8 +437,6 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
     const double state = (double)(late[DTP_OWNER_PARAMS] + late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]);
     const double rows = (double)row_bytes * plan->accumulate, tokens = (double)dtp_plan_tokens(plan);
     const struct late most = fullest_late(plan, s, kept, &r, state, rows);
-    const bool none_made = plan->schedule == DTP_SCHEDULE_GPIPE && r.gradients > 0 &&
-                           !dtp_plan_has_ddp_buckets(&s->plan, &s->cluster); /* before the last loss */
     scale_states(m, DTP_PHASE_LATE_BACKWARD, most.share);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_GRADS, most.bytes);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, kept->stays, most.stays);
@@ -432,7 +447,7 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
         scale_states(m, phase, r.head);
         add_signed(m, phase, DTP_OWNER_ACTIVATIONS, beside);
         add_signed(m, phase, DTP_OWNER_GRADS, r.vee && r.fills ? r.table : 0);
-        add_signed(m, phase, DTP_OWNER_GRADS, none_made ? -(double)m->phase_bytes[phase][DTP_OWNER_GRADS] : 0);
+        add_gpipe_gradients(plan, s, kept, &r, phase, m);
         add_signed(m, phase, kept->stays,
                    r.loss_stays + (casts && phase == DTP_PHASE_EARLY_BACKWARD ? kept->of_head : 0));
     }
