@@ -246,6 +246,7 @@ static void resolve_pipeline(struct dtp_resolver *r)
     if (dtp_plan_interleaves(p))
         p->schedule = DTP_SCHEDULE_INTERLEAVED;
     check_schedule_exists(r);
+    p->round = 0;
     struct dtp_schedule_shape shape = dtp_plan_schedule(p);
     if (dtp_schedule_resolve(&shape, &faults) != DTP_OK) {
         refuse_as(r, &faults, "pp");
@@ -254,6 +255,8 @@ static void resolve_pipeline(struct dtp_resolver *r)
     p->virtual_stages = shape.chunks;
     if (dtp_plan_interleaves(p))
         p->microbatch_group = shape.group;
+    else
+        p->round = shape.group;
     if (dtp_plan_stages(p, r->transformer, &stages, &faults) == DTP_OK) {
         check_ahead(r, &stages);
         dtp_plan_count_layers(p, &stages);

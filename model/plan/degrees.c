@@ -8,7 +8,7 @@ struct dtp_schedule_shape dtp_plan_schedule(const struct dtp_plan *plan)
                                        .ranks = plan->pp,
                                        .micro_batches = plan->accumulate,
                                        .chunks = plan->virtual_stages > 1 ? plan->virtual_stages : 0,
-                                       .group = dtp_plan_interleaves(plan) ? plan->microbatch_group : 0,
+                                       .group = dtp_plan_interleaves(plan) ? plan->microbatch_group : plan->round,
                                        .whole_first_stage = plan->runtime->holds_passes,
                                        .equal_rounds = plan->runtime->equal_rounds,
                                        .times = plan->pass_times};

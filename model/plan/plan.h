@@ -144,6 +144,7 @@ struct dtp_plan {
     uint32_t virtual_stages;         /* with pp: chunks of the model per GPU; 1, the default: as the schedule has */
     uint32_t microbatch_group;       /* of interleaved: micro-batches through a chunk before the next one's turn; 0, the
                                         default, resolved to pp */
+    uint32_t round;                  /* derived: the same of zb-interleaved, where nobody may choose it */
     struct dtp_stage_choice stages;  /* with pp: which layers each stage has; default even */
     uint32_t most_layers, head_layers; /* derived, with pp: of the rank with most of them; of the rank with the head */
     uint32_t first_layers;             /* of the first rank */

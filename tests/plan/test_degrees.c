@@ -183,10 +183,16 @@ static void test_chunks_follow_from_the_schedule(void **state)
     assert_int_equal(resolved(plan).schedule, DTP_SCHEDULE_1F1B);
     assert_int_equal(dtp_plan_stage_count(&plan), 4);
     plan.virtual_stages = 2;
-    struct dtp_plan chunked = resolved(plan);
+    struct dtp_plan chunked = resolved(plan), rounds = plan;
     assert_int_equal(chunked.schedule, DTP_SCHEDULE_INTERLEAVED);
     assert_int_equal(chunked.microbatch_group, 4);
     assert_int_equal(dtp_plan_stage_count(&chunked), 8);
+    rounds.schedule = DTP_SCHEDULE_ZB_INTERLEAVED;
+    rounds = resolved(resolved(rounds)); /* once more, it may be */
+    assert_int_equal(dtp_plan_schedule(&rounds).group, 4);
+    rounds.schedule = DTP_SCHEDULE_1F1B, rounds.virtual_stages = 1;
+    rounds = resolved(rounds);
+    assert_int_equal(dtp_plan_schedule(&rounds).group, 0);
     plan.schedule = DTP_SCHEDULE_INTERLEAVED, plan.virtual_stages = 1;
     assert_int_equal(resolved(plan).virtual_stages, 2);
     plan.schedule = DTP_SCHEDULE_ZB_V;
