@@ -63,7 +63,7 @@ struct dtp_schedule_shape {
     bool whole_first_stage; /* of the first stage, for the gradient of whose input nobody waits, backward is not split:
                                it runs where its W stands (torch.distributed.pipelining) */
     bool equal_rounds;      /* groups are alike: of a step as many as ranks fit into it, of fewer micro-batches than
-                               ranks one (torch.distributed.pipelining, number_of_rounds) */
+                               ranks one (torch.distributed.pipelining, number_of_rounds); another group is refused */
     struct dtp_pass_times times; /* of schedules that are searched; others do not read it */
 };
 /* In micro-batches between F and W, what a rank of a schedule that is searched may keep; 0: it is not searched. */

@@ -78,14 +78,22 @@ static uint32_t rounds_of(uint32_t micro_batches, uint32_t ranks)
     return micro_batches < ranks ? 1 : micro_batches / ranks;
 }
 
-/* torch.distributed.pipelining (schedules.py, ScheduleInterleaved1F1B): number_of_rounds divides the micro-batches. */
+/* torch.distributed.pipelining (schedules.py, ScheduleInterleaved1F1B): number_of_rounds divides the micro-batches, and
+ * nothing else sets a round's. */
 static enum dtp_status set_round(struct dtp_schedule_shape *s, struct dtp_faults *faults)
 {
     char text[256];
-    uint32_t m = s->micro_batches, rounds = rounds_of(m, s->ranks), below = m, above = m;
+    uint32_t m = s->micro_batches, rounds = rounds_of(m, s->ranks), below = m, above = m, asked = s->group;
     s->group = m / rounds;
-    if (m % rounds == 0)
+    if (m % rounds == 0 && (asked == 0 || asked == s->group))
         return DTP_OK;
+    if (m % rounds == 0) {
+        snprintf(text, sizeof text,
+                 "%s goes in %" PRIu32 " round%s, as many as %" PRIu32 " ranks fit into %" PRIu32
+                 " micro-batches: a group is of %" PRIu32 ", not %" PRIu32,
+                 dtp_schedule_row(s->kind)->word, rounds, dtp_plural(rounds), s->ranks, m, s->group, asked);
+        return refuse(faults, "group", text);
+    }
     while (below % rounds_of(below, s->ranks))
         below--;
     while (above % rounds_of(above, s->ranks))
@@ -103,12 +111,10 @@ static enum dtp_status check_group(struct dtp_schedule_shape *s, struct dtp_faul
 {
     const char *word = dtp_schedule_row(s->kind)->word;
     char text[256];
-    if (s->equal_rounds && !s->group)
+    if (s->equal_rounds)
         return set_round(s, faults);
     uint32_t p = s->ranks, m = s->micro_batches, group = s->group ? s->group : p;
     s->group = group;
-    if (s->equal_rounds && group == m)
-        return DTP_OK;
     if (group < p || group > m) {
         if (m < p)
             snprintf(text, sizeof text,

@@ -224,6 +224,26 @@ static void test_rounds_are_equal(void **state)
                                    "in as many rounds as 2 ranks fit into 7 micro-batches, 3, which must "
                                    "divide them; the nearest are 6 and 8"));
     }
+    static const struct { /* what is asked for; what is said, or NULL: it is the round's own */
+        uint32_t ranks, micro_batches, group;
+        const char *words;
+    } asked[] = {
+        {4, 10, 5, NULL},
+        {4, 3, 3, NULL},
+        {4, 10, 10, "2 rounds, as many as 4 ranks fit into 10 micro-batches: a group is of 5, not 10"},
+        {4, 10, 4, "2 rounds, as many as 4 ranks fit into 10 micro-batches: a group is of 5, not 4"},
+        {4, 8, 8, "2 rounds, as many as 4 ranks fit into 8 micro-batches: a group is of 4, not 8"},
+        {4, 5, 4, "1 round, as many as 4 ranks fit into 5 micro-batches: a group is of 5, not 4"},
+        {2, 7, 7, "the nearest are 6 and 8"},
+    };
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        struct dtp_schedule_shape shape = {DTP_SCHEDULE_INTERLEAVED, asked[i].ranks,      asked[i].micro_batches, 2,
+                                           asked[i].group,           .equal_rounds = true};
+        struct dtp_faults faults = {0};
+        assert_int_equal(dtp_schedule_resolve(&shape, &faults), asked[i].words ? DTP_BAD_INPUT : DTP_OK);
+        if (asked[i].words && !strstr(faults.text[0], asked[i].words))
+            fail_msg("'%s' is not said but '%s'", asked[i].words, faults.text[0]);
+    }
 }
 
 /* Anything that numbers can say is refused with words or makes a legal schedule. */
