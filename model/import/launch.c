@@ -4,6 +4,7 @@
 #include "base/append.h"
 #include "import/import.h"
 #include "job/job_values.h"
+#include "plan/rules.h"
 #include "plan/runtime.h"
 
 #include <inttypes.h>
@@ -218,7 +219,8 @@ static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_sce
         bool seq = strcmp(keys[i].key, "seq") == 0;
         snprintf(sequence, sizeof sequence, "%" PRIu64, job->plan.sequence);
         value = seq ? sequence : value;
-        bool ends = strcmp(keys[i].key, "wrap_ends") == 0 && dtp_scenario_get(to, keys[i].key) && !job->plan.wrap_ends;
+        bool ends = strcmp(keys[i].key, "wrap_ends") == 0 && dtp_scenario_get(to, keys[i].key) &&
+                    !job->plan.wrap_ends && dtp_plan_has_ends(&job->plan, &job->transformer);
         value = ends ? "false" : value;
         bool installed = strcmp(keys[i].key, "grouped_experts") == 0;
         bool nodes = strcmp(keys[i].key, "nodes") == 0 && dtp_scenario_get(to, "gpus");

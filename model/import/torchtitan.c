@@ -25,12 +25,11 @@ static const char *const signs[] = {"parallelism.*",
 /* models/NAME/__init__.py: the models whose shapes are published ones, whatever folder their weights lie in. */
 static const struct flavor {
     const char *name, *flavor, *model;
-    bool tied; /* the head is the embedding's matrix */
 } flavors[] = {
     {"llama3", "8B", "llama-3-8b"},        {"llama3", "70B", "llama-3-70b"},      {"llama3", "405B", "llama-3.1-405b"},
     {"llama2", "7B", "llama-2-7b"},        {"llama2", "13B", "llama-2-13b"},      {"llama2", "70B", "llama-2-70b"},
-    {"llama3", "8B_varlen", "llama-3-8b"}, {"qwen3", "0.6B", "qwen3-0.6b", true}, {"qwen3", "1.7B", "qwen3-1.7b", true},
-    {"qwen3", "4B", "qwen3-4b", true},     {"qwen3", "8B", "qwen3-8b"},           {"qwen3", "14B", "qwen3-14b"},
+    {"llama3", "8B_varlen", "llama-3-8b"}, {"qwen3", "0.6B", "qwen3-0.6b"},       {"qwen3", "1.7B", "qwen3-1.7b"},
+    {"qwen3", "4B", "qwen3-4b"},           {"qwen3", "8B", "qwen3-8b"},           {"qwen3", "14B", "qwen3-14b"},
     {"qwen3", "32B", "qwen3-32b"},         {"qwen3", "30B-A3B", "qwen3-30b-a3b"},
 };
 
@@ -130,15 +129,10 @@ static enum dtp_status read_batch(struct dtp_reading *r)
  */
 
 /* apply_fsdp since pull request 1094 of July 2025; with tp, cp or pp it is taken anyway. A file with a spelling of
- * before June 2025 is of a root that holds both ends. */
+ * before June 2025 is of a root that holds both ends. Of a model or a plan without two ends torchtitan makes none. */
 static enum dtp_status read_ends(struct dtp_reading *r)
 {
-    const char *flavor = dtp_fact(r, "flavor"), *name = or_else(dtp_fact(r, "model_name"), "llama3");
-    for (size_t i = 0; flavor && i < sizeof flavors / sizeof *flavors; i++)
-        if (flavors[i].tied && is(name, flavors[i].name) && strcasecmp(flavor, flavors[i].flavor) == 0)
-            return DTP_OK;
-    bool older = dtp_fact(r, "old_batch") || dtp_is_said(r, "keep_root");
-    return older ? DTP_OK : dtp_make_key(r, "wrap_ends", "true", NULL);
+    return dtp_fact(r, "old_batch") ? DTP_OK : dtp_make_key(r, "wrap_ends", "auto", NULL);
 }
 
 /* ParallelDims: FSDP shards over dp_shard and cp together; -1 is what the others leave of the GPUs. */

@@ -338,6 +338,23 @@ static void write_reshard_group(const void *field, struct dtp_job_value *out)
         write_whole(plan->reshard_group, out);
 }
 
+/* wrap_ends as a switch, or left to the model: auto. */
+static bool parse_wrap_ends(const char *text, void *field)
+{
+    struct dtp_plan *plan = (struct dtp_plan *)(void *)((char *)field - offsetof(struct dtp_plan, wrap_ends));
+    plan->wrap_ends_auto = dtp_names_equal(text, "auto");
+    plan->wrap_ends = false;
+    return plan->wrap_ends_auto || parse_switch(text, &plan->wrap_ends);
+}
+
+static void write_wrap_ends(const void *field, struct dtp_job_value *out)
+{
+    const struct dtp_plan *plan =
+        (const struct dtp_plan *)(const void *)((const char *)field - offsetof(struct dtp_plan, wrap_ends));
+    if (plan->wrap_ends_auto)
+        write_word("auto", out);
+}
+
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
 enum kind { KIND_WHOLE32, KIND_WHOLE64, KIND_BINARY64, KIND_NUMBER, KIND_SWITCH, KIND_PARSED, KIND_TEXT };
@@ -351,38 +368,18 @@ struct rule {
 };
 
 #define FIELD(field) offsetof(struct dtp_draft, field), sizeof((struct dtp_draft *)0)->field
-#define WHOLE32(field, minimum, maximum)                                                                               \
+#define RULE(kind, minimum, maximum, parse, write, ...)                                                                \
     {                                                                                                                  \
-        KIND_WHOLE32, FIELD(field), minimum, maximum, NULL, NULL                                                       \
+        kind, __VA_ARGS__, minimum, maximum, parse, write                                                              \
     }
-#define WHOLE64(field, minimum, maximum)                                                                               \
-    {                                                                                                                  \
-        KIND_WHOLE64, FIELD(field), minimum, maximum, NULL, NULL                                                       \
-    }
-#define BINARY64(field, minimum, maximum)                                                                              \
-    {                                                                                                                  \
-        KIND_BINARY64, FIELD(field), minimum, maximum, NULL, NULL                                                      \
-    }
-#define NUMBER(field, minimum, maximum)                                                                                \
-    {                                                                                                                  \
-        KIND_NUMBER, FIELD(field), minimum, maximum, NULL, NULL                                                        \
-    }
-#define SWITCH(field)                                                                                                  \
-    {                                                                                                                  \
-        KIND_SWITCH, FIELD(field), 0, 0, NULL, NULL                                                                    \
-    }
-#define SWITCH_OR(field, name)                                                                                         \
-    {                                                                                                                  \
-        KIND_SWITCH, FIELD(field), 0, 0, parse_##name, write_##name                                                    \
-    }
-#define PARSED(field, name)                                                                                            \
-    {                                                                                                                  \
-        KIND_PARSED, FIELD(field), 0, 0, parse_##name, write_##name                                                    \
-    }
-#define TEXT(most)                                                                                                     \
-    {                                                                                                                  \
-        KIND_TEXT, 0, 0, 0, most, NULL, NULL                                                                           \
-    }
+#define WHOLE32(field, minimum, maximum) RULE(KIND_WHOLE32, minimum, maximum, NULL, NULL, FIELD(field))
+#define WHOLE64(field, minimum, maximum) RULE(KIND_WHOLE64, minimum, maximum, NULL, NULL, FIELD(field))
+#define BINARY64(field, minimum, maximum) RULE(KIND_BINARY64, minimum, maximum, NULL, NULL, FIELD(field))
+#define NUMBER(field, minimum, maximum) RULE(KIND_NUMBER, minimum, maximum, NULL, NULL, FIELD(field))
+#define SWITCH(field) RULE(KIND_SWITCH, 0, 0, NULL, NULL, FIELD(field))
+#define SWITCH_OR(field, name) RULE(KIND_SWITCH, 0, 0, parse_##name, write_##name, FIELD(field))
+#define PARSED(field, name) RULE(KIND_PARSED, 0, 0, parse_##name, write_##name, FIELD(field))
+#define TEXT(most) RULE(KIND_TEXT, 0, most, NULL, NULL, 0, 0)
 
 static const struct rule rules[DTP_KEY_COUNT] = {
 #define DTP_KEY(key, section, value, how, reader, tried, words) how,
@@ -463,6 +460,12 @@ static void explain_strategies(const char *value, char *why, size_t why_bytes)
 
 static void explain(enum dtp_key key, const char *value, char *why, size_t why_bytes)
 {
+    static const char *const kinds[][2] = {
+        {"DTYPE", "one of fp32|tf32|bf16|fp16|fp8|int8"},
+        {"MIB", "a number of MiB above 0 and up to 1048576"},
+        {"ORDER", "axes of ranks, each once, with - between: tp-cp-dp_shard-dp_replicate-pp; dp is both"},
+        {"TIME", "a time above 0 with its unit: 90s, 15min, 12h, 30d, 2w"},
+        {"BYTES/S", "a number of bytes per second above 0: 500MB, 20GB"}};
     const struct rule *rule = &rules[key];
     char choices[256];
     switch (rule->kind) {
@@ -473,22 +476,19 @@ static void explain(enum dtp_key key, const char *value, char *why, size_t why_b
         break;
     case KIND_NUMBER: snprintf(why, why_bytes, "a number from %.15g to %.15g", rule->minimum, rule->maximum); break;
     case KIND_SWITCH:
-        snprintf(why, why_bytes, rule->parse ? "true, false or a number of GPUs from 2" : "true or false");
+        snprintf(why, why_bytes,
+                 !rule->parse               ? "true or false"
+                 : key == DTP_KEY_wrap_ends ? "true, false or auto"
+                                            : "true, false or a number of GPUs from 2");
         break;
     case KIND_TEXT: snprintf(why, why_bytes, "a text of at most %.0f printable bytes in UTF-8", rule->maximum); break;
     case KIND_PARSED:
-        if (!strcmp(dtp_key_row(key)->value, "DTYPE"))
-            snprintf(why, why_bytes, "one of fp32|tf32|bf16|fp16|fp8|int8");
-        else if (!strcmp(dtp_key_row(key)->value, "MIB"))
-            snprintf(why, why_bytes, "a number of MiB above 0 and up to 1048576");
-        else if (!strcmp(dtp_key_row(key)->value, "ORDER"))
-            snprintf(why, why_bytes,
-                     "axes of ranks, each once, with - between: tp-cp-dp_shard-dp_replicate-pp; dp is both");
-        else if (!strcmp(dtp_key_row(key)->value, "TIME"))
-            snprintf(why, why_bytes, "a time above 0 with its unit: 90s, 15min, 12h, 30d, 2w");
-        else if (!strcmp(dtp_key_row(key)->value, "BYTES/S"))
-            snprintf(why, why_bytes, "a number of bytes per second above 0: 500MB, 20GB");
-        else if (key == DTP_KEY_strategy && strchr(value, ','))
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+            if (!strcmp(dtp_key_row(key)->value, kinds[i][0])) {
+                snprintf(why, why_bytes, "%s", kinds[i][1]);
+                return;
+            }
+        if (key == DTP_KEY_strategy && strchr(value, ','))
             explain_strategies(value, why, why_bytes);
         else
             snprintf(why, why_bytes, "one of %s", dtp_scenario_key_choices(dtp_key_row(key), choices, sizeof choices));

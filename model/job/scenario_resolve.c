@@ -394,7 +394,8 @@ static void check_switches(struct dtp_resolution *r)
         struct dtp_job_value value;
         if (!given(r, key) || !dtp_key_is_switch(key) || !dtp_key_is_of_plan(key))
             continue;
-        bool no_difference = key == DTP_KEY_accumulate_sync && plan->accumulate == 1;
+        bool no_difference = (key == DTP_KEY_accumulate_sync && plan->accumulate == 1) ||
+                             (key == DTP_KEY_wrap_ends && asked.plan.wrap_ends_auto);
         if (no_difference || dtp_key_same(key, &asked, &is))
             continue;
         dtp_key_value(key, &is, &value);

@@ -173,6 +173,7 @@ struct dtp_plan {
     enum dtp_optimizer optimizer;
     uint32_t wrap_layers;       /* layers per FSDP unit; 0 = the whole model is one unit */
     bool picks_strategy;        /* nobody gave one: dtp_plan_picks_ddp */
+    bool wrap_ends_auto;        /* wrap_ends=auto, until it is resolved */
     bool reshard_after_forward; /* full_shard true, shard_grad_op false; follows strategy in resolve */
     uint32_t reshard_group;     /* of FSDP2, reshard_after_forward=N: so many neighbours share a unit's parameters from
                                    forward to backward, which gathers from them; 0: as many as before */

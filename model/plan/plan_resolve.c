@@ -545,6 +545,15 @@ bool dtp_plan_choices_exist(struct dtp_resolver *r)
     return exist;
 }
 
+/* wrap_ends=auto: with adapters it is not modelled (check_ends of runtime torch). */
+static void derive_ends(struct dtp_resolver *r)
+{
+    struct dtp_plan *p = r->plan;
+    if (p->wrap_ends_auto)
+        p->wrap_ends = dtp_plan_has_ends(p, r->transformer) && !dtp_plan_adapts(p);
+    p->wrap_ends_auto = false;
+}
+
 void dtp_plan_derive(struct dtp_resolver *r)
 {
     if (dtp_plan_picks_ddp(r->plan, r->cluster))
@@ -553,6 +562,7 @@ void dtp_plan_derive(struct dtp_resolver *r)
     derive_reshard(r);
     derive_precision(r->plan);
     dtp_plan_derive_adapters(r);
+    derive_ends(r);
     r->plan->sequence_shards = r->plan->sequence_parallel && r->plan->tp ? r->plan->tp : 1;
     r->plan->vocab_ranks = r->plan->tp && dtp_plan_divides_vocab(r->plan) ? r->plan->tp : 1;
     r->plan->expert_fold = r->transformer->experts && r->plan->ep > 1 && r->plan->tp ? r->plan->tp : 1;

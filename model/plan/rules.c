@@ -313,11 +313,15 @@ bool dtp_plan_keeps_root(const struct dtp_plan *plan)
     return plan->keep_root || plan->fsdp1 || plan->runtime->keeps_root;
 }
 
-bool dtp_plan_wraps_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer)
+bool dtp_plan_has_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer)
 {
     bool units = dtp_plan_is_fsdp(plan) && !plan->fsdp1 && plan->wrap_layers && !plan->keep_root;
-    bool one = transformer->tied_head || transformer->embedding_norm || plan->loss == DTP_LOSS_CHUNKED;
-    return units && !one && (plan->wrap_ends || plan->cp > 1 || dtp_plan_model_parallel(plan));
+    return units && !transformer->tied_head && !transformer->embedding_norm && plan->loss != DTP_LOSS_CHUNKED;
+}
+
+bool dtp_plan_wraps_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer)
+{
+    return dtp_plan_has_ends(plan, transformer) && (plan->wrap_ends || plan->cp > 1 || dtp_plan_model_parallel(plan));
 }
 
 uint32_t dtp_plan_reductions(const struct dtp_plan *plan)

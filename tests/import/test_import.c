@@ -206,6 +206,41 @@ static void torchtitan_defaults(void **state)
     assert_int_equal(file.job.transformer.vocab, 128256);
 }
 
+/* apply_fsdp makes units of the two ends where there are two, and where nobody said otherwise. */
+static void torchtitan_ends(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *typed;
+        bool wraps;
+    } cases[] = {{"", true},
+                 {"model=qwen3-8b", true},
+                 {"model=llama-3.2-1b", false},
+                 {"model=qwen3-4b", false},
+                 {"model=gemma-2-9b", false},
+                 {"loss=chunked", false},
+                 {"wrap_layers=0", false},
+                 {"lora=8 lora_dtype=fp32", false},
+                 {"keep_root=true", false},
+                 {"fsdp1=true", false},
+                 {"strategy=ddp", false},
+                 {"runtime=dtplan", false},
+                 {"wrap_ends=false", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char typed[160];
+        snprintf(typed, sizeof typed, "gpu=h100-sxm gpus=8%s%s", *cases[i].typed ? " " : "", cases[i].typed);
+        import("[model]\nflavor = \"8B\"\n[activation_checkpoint]\nmode = \"none\"\n", typed);
+        if (file.job.plan.wrap_ends != cases[i].wraps)
+            fail_msg("%s: wrap_ends is %d", cases[i].typed, file.job.plan.wrap_ends);
+    }
+    import("[model]\nname = \"qwen3\"\nflavor = \"4B\"\n", "gpu=h100-sxm gpus=8");
+    assert_false(file.job.plan.wrap_ends);
+    import("[model]\nflavor = \"8B\"\n[training]\nbatch_size = 1\n", "gpu=h100-sxm gpus=8");
+    assert_false(file.job.plan.wrap_ends);
+    expect_refusal("[model]\nflavor = \"8B\"\n", "gpu=h100-sxm gpus=8 model=qwen3-4b wrap_ends=true",
+                   "wrap_ends: makes units of what is one matrix");
+}
+
 /* 16 = 2 replicas x 4 x tp 2; a copy is spread over 4. A pipeline cuts 8 sequences into 4 micro-batches of 2. */
 static void torchtitan_degrees(void **state)
 {
@@ -346,6 +381,7 @@ int main(void)
         cmocka_unit_test(later_files_come_before_earlier_ones),
         cmocka_unit_test(accelerate_fsdp),
         cmocka_unit_test(torchtitan_defaults),
+        cmocka_unit_test(torchtitan_ends),
         cmocka_unit_test(torchtitan_degrees),
         cmocka_unit_test(trainer_projections),
         cmocka_unit_test(adapted_parameters),

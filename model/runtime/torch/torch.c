@@ -92,7 +92,7 @@ static void check_context_parallel(struct dtp_resolver *r)
                         p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
 }
 
-/* What has no two ends that could be units (dtp_plan_wraps_ends). */
+/* What has no two ends that could be units. */
 static void check_ends(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -100,7 +100,7 @@ static void check_ends(struct dtp_resolver *r)
         return;
     if (dtp_plan_adapts(p))
         dtp_plan_refuse(r, "wrap_ends", "is not modelled with adapters; set it to false");
-    else if (!dtp_plan_wraps_ends(p, r->transformer))
+    else if (!dtp_plan_has_ends(p, r->transformer))
         dtp_plan_refuse(r, "wrap_ends", "makes units of what %s; set it to false",
                         p->keep_root                     ? "keep_root leaves to the root"
                         : !p->wrap_layers                ? "wrap_layers 0 leaves to the one unit of all"
