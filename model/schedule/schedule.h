@@ -69,6 +69,9 @@ struct dtp_schedule_shape {
 /* In micro-batches between F and W, what a rank of a schedule that is searched may keep; 0: it is not searched. */
 uint32_t dtp_schedule_limit(const struct dtp_schedule_shape *shape);
 
+/* Micro-batches that come round together: of a group that is asked for, else as many as ranks; where equal_rounds goes
+ * for the schedule, of a round. */
+uint32_t dtp_schedule_group(const struct dtp_schedule_shape *shape);
 /* Fills in chunks and group. DTP_BAD_INPUT: a combination that the schedule does not know, each fault with the rule and
  * the nearest valid choice. */
 enum dtp_status dtp_schedule_resolve(struct dtp_schedule_shape *shape, struct dtp_faults *faults);

@@ -7,7 +7,7 @@
  * torch.distributed.pipelining ScheduleInterleavedZeroBubble, with half as many of the last). */
 static double interleaved(const struct dtp_schedule_shape *shape, double warm_up_a_rank)
 {
-    double v = shape->chunks, group = shape->group ? shape->group : shape->ranks;
+    double v = shape->chunks, group = dtp_schedule_group(shape);
     return (warm_up_a_rank * (shape->ranks - 1.0) + (v - 1) * group + 1) / v;
 }
 
@@ -50,7 +50,7 @@ static struct dtp_schedule_waiting in_chunks(const struct dtp_schedule_shape *sh
 {
     const struct dtp_pass_times *t = &shape->times;
     const double m = shape->micro_batches, p = shape->ranks, v = fmax(1, shape->chunks),
-                 group = shape->group ? shape->group : shape->ranks, kept = dtp_schedule_kept(shape);
+                 group = dtp_schedule_group(shape), kept = dtp_schedule_kept(shape);
     const double looped = fmin(kept * v, (v - 1) * group + 1);
     double last = 0; /* of schedules with a chunk a rank: W's that wait on the last */
     switch (shape->kind) {

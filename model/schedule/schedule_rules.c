@@ -78,6 +78,13 @@ static uint32_t rounds_of(uint32_t micro_batches, uint32_t ranks)
     return micro_batches < ranks ? 1 : micro_batches / ranks;
 }
 
+uint32_t dtp_schedule_group(const struct dtp_schedule_shape *s)
+{
+    if (s->group)
+        return s->group;
+    return s->equal_rounds && loops(s->kind) ? s->micro_batches / rounds_of(s->micro_batches, s->ranks) : s->ranks;
+}
+
 /* torch.distributed.pipelining (schedules.py, ScheduleInterleaved1F1B): number_of_rounds divides the micro-batches, and
  * nothing else sets a round's. */
 static enum dtp_status set_round(struct dtp_schedule_shape *s, struct dtp_faults *faults)
@@ -113,7 +120,7 @@ static enum dtp_status check_group(struct dtp_schedule_shape *s, struct dtp_faul
     char text[256];
     if (s->equal_rounds)
         return set_round(s, faults);
-    uint32_t p = s->ranks, m = s->micro_batches, group = s->group ? s->group : p;
+    uint32_t p = s->ranks, m = s->micro_batches, group = dtp_schedule_group(s);
     s->group = group;
     if (group < p || group > m) {
         if (m < p)

@@ -26,8 +26,8 @@ static enum dtp_status makespans(const struct dtp_schedule_shape *shape, enum dt
 enum dtp_status dtp_schedule_steps(const struct dtp_schedule_shape *shape, enum dtp_send send,
                                    const struct dtp_schedule_costs *costs, size_t count, double *step_s)
 {
-    const uint32_t round = shape->group > shape->ranks ? shape->group : shape->ranks, all = shape->micro_batches,
-                   rounds = dtp_schedule_limit(shape) ? 4 : 1;
+    const uint32_t group = dtp_schedule_group(shape), round = group > shape->ranks ? group : shape->ranks,
+                   all = shape->micro_batches, rounds = dtp_schedule_limit(shape) ? 4 : 1;
     struct dtp_schedule_shape fewer = *shape;
     double before_s[MOST_COSTS];
     assert(count <= MOST_COSTS);

@@ -163,6 +163,8 @@ static void test_kept_by_formula(void **state)
                 for (uint32_t r = 0; r < p; r++)
                     most = fmax(most, t.timing.ranks[r].peak_kept);
                 expect("what is kept", &t, most, dtp_schedule_kept(&shape));
+                shape.group = 0; /* as a plan has it, where nobody asks for one */
+                expect("what is kept", &t, most, dtp_schedule_kept(&shape));
                 timed_release(&t);
                 checked++;
             }
@@ -211,6 +213,27 @@ static void test_steps_of_many_micro_batches(void **state)
     assert_true(checked > 700 && far <= 20);
 }
 
+/* Rounds of more micro-batches than ranks: steps of fewer rounds are steps that PyTorch takes. */
+static void test_steps_of_many_rounds(void **state)
+{
+    (void)state;
+    static const uint32_t rounds[][2] = {{8, 36}, {8, 45}, {8, 63}, {5, 24}, {16, 85}};
+    for (size_t i = 0; i < 2 * sizeof rounds / sizeof *rounds; i++) {
+        struct dtp_schedule_shape shape = {.kind = i % 2 ? DTP_SCHEDULE_INTERLEAVED : DTP_SCHEDULE_ZB_INTERLEAVED,
+                                           .ranks = rounds[i / 2][0],
+                                           .micro_batches = rounds[i / 2][1],
+                                           .equal_rounds = true};
+        struct timed t;
+        double step_s;
+        timed_make(&t, shape, DTP_SEND_RENDEZVOUS);
+        timed_run(&t, 1, 1.2, 0.8, 0);
+        const struct dtp_schedule_costs costs = {t.stages, 1, true};
+        assert_int_equal(dtp_schedule_steps(&shape, DTP_SEND_RENDEZVOUS, &costs, 1, &step_s), DTP_OK);
+        expect("a step", &t, step_s / dtp_schedule_timer_makespan(t.timer, &costs), 1);
+        timed_release(&t);
+    }
+}
+
 /* What dtp_schedule_waiting says, counted from the lists. */
 static struct dtp_schedule_waiting waiting_of(const struct dtp_schedule *s)
 {
@@ -254,6 +277,7 @@ static void test_waiting_by_formula(void **state)
                 if (dtp_schedule_create(&shape, &schedule, NULL) != DTP_OK)
                     continue;
                 shape = schedule.shape;
+                shape.group = 0; /* as a plan has it, where nobody asks for one */
                 struct dtp_schedule_waiting listed = waiting_of(&schedule), formula = dtp_schedule_waiting(&shape);
                 dtp_schedule_destroy(&schedule);
                 const bool loops = dtp_schedule_row(shape.kind)->placement == DTP_CHUNKS_LOOP;
@@ -549,6 +573,7 @@ int main(void)
         cmocka_unit_test(test_kept_by_formula),
         cmocka_unit_test(test_waiting_by_formula),
         cmocka_unit_test(test_steps_of_many_micro_batches),
+        cmocka_unit_test(test_steps_of_many_rounds),
         cmocka_unit_test(test_formulas_and_timer_agree),
         cmocka_unit_test(test_few_micro_batches),
         cmocka_unit_test(test_unequal_stages_by_hand),
