@@ -485,8 +485,10 @@ static void write_kernels(struct writer *w)
         set_switch(w, "compile_loss", false);
     if (framework->keeps_root && is_fsdp(w))
         set_switch(w, "keep_root", true);
-    if ((framework->wraps_ends || strstr(run->notes, "[norm, output]")) && is_fsdp(w))
+    if (is_fsdp(w) && strstr(run->notes, "[norm, output]"))
         set_switch(w, "wrap_ends", true);
+    else if (is_fsdp(w) && framework->wraps_ends)
+        set(w, "wrap_ends", "auto");
     const char *attention = strstr(run->notes, "NVTE_FUSED_ATTN=0") ? "flash2" : framework->attention;
     set(w, "attention", "%s", flash ? attention : "math");
     if (framework->dropout > 0 ||

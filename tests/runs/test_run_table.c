@@ -186,6 +186,13 @@ static void test_framework_rules(void **state)
     assert_true(job_of(&run).plan.fsdp1 && job_of(&run).plan.norm_chain && !job_of(&run).plan.hold_logits);
     run.source = "github:pytorch/torchtitan docs/performance.md"; /* whose norms were Triton's */
     assert_true(!job_of(&run).plan.norm_chain && job_of(&run).plan.hold_logits);
+    run.framework = "torchtitan (FSDP2)", run.source = "github:pytorch/ao"; /* of August 2025 */
+    assert_true(job_of(&run).plan.wrap_ends);
+    struct dtp_run tied = run; /* has no two ends, and is scored all the same */
+    tied.model_name = "llama-3.2-1b",
+    tied.params = tied.layers = tied.hidden = tied.heads = tied.kv_heads = tied.ffn = 0;
+    tied.vocab = 0;
+    assert_true(job_of(&tied).transformer.tied_head && !job_of(&tied).plan.wrap_ends);
     run.framework = "PyTorch 2.11 FSDP2";
     run.notes = "architecture=llama";
     plan = job_of(&run).plan;
