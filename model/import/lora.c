@@ -100,9 +100,9 @@ static enum dtp_status make_ends(struct dtp_reading *r)
 static enum dtp_status make_parameters(struct dtp_reading *r)
 {
     static const char *const names[] = {"gate_up_proj", "down_proj"};
-    static const char *const values[] = {"none", "gate_up", "down", "gate_up+down"};
+    static const uint32_t targets[] = {1u << DTP_TARGET_UP, 1u << DTP_TARGET_DOWN};
     const char *list = dtp_fact(r, "parameters");
-    unsigned found = 0;
+    uint32_t found = 0;
     for (const char *at = list ? list : ""; *at; at += *at == ',') {
         size_t length = strcspn(at, ","), known = 2;
         for (size_t i = 0; i < 2; i++) {
@@ -115,12 +115,12 @@ static enum dtp_status make_parameters(struct dtp_reading *r)
                                    "names others than experts' gate_up_proj and down_proj, which alone are modelled");
         if (strcspn(at, "0123456789") < length)
             return dtp_refuse_fact(r, "parameters", "names those of some layers, which is not modelled; name all");
-        found |= 1u << known;
+        found |= targets[known];
         at += length;
     }
     if (!found)
         return DTP_OK;
-    enum dtp_status worst = dtp_make_key(r, "lora_parameters", values[found], "parameters");
+    enum dtp_status worst = dtp_make_key(r, "lora_parameters", dtp_parameters_text(found), "parameters");
     if (!dtp_is_said(r, "grouped_experts"))
         worst = dtp_worse(worst, dtp_make_key(r, "grouped_experts", "true", "parameters"));
     return worst;
