@@ -291,9 +291,11 @@ static double in_flight_behind(const struct dtp_plan *plan)
 
 /* Of a token, of n micro-batches in flight with so many layers each, beside one layer in its backward and `gradients`
  * of the others. Where these are made only now: at the first micro-batch's last layer there are none, at its first
- * layer its activations are gone. */
+ * layer its activations are gone. A rank of the model's ends alone has no layers and keeps nothing of them. */
 static double kept_of_flights(double n, double layers, double kept, double gradients)
 {
+    if (layers <= 0)
+        return 0;
     return fmax((n * layers - 1) * kept - gradients * (layers - 1) / layers, (n - 1) * layers * kept);
 }
 
@@ -399,11 +401,11 @@ static struct late fullest_late(const struct dtp_plan *plan, const struct dtp_sl
         /* the one with the head, likewise */
         {r->loops ? r->head : 0, kept_until_weights(plan, plan->head_layers, kept), r->head_rows, 0, r->head_stays}};
     size_t most_at = 0;
-    double most_bytes = 0;
+    double most_bytes = -INFINITY;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         double bytes =
             list[i].share * state + list[i].kept * tokens + list[i].rows * row_bytes + list[i].bytes + list[i].stays;
-        if (i == 0 || (list[i].share > 0 && bytes > most_bytes))
+        if (list[i].share > 0 && bytes > most_bytes)
             most_at = i, most_bytes = bytes;
     }
     return list[most_at];

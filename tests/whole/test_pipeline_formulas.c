@@ -180,9 +180,10 @@ static void test_formulas_with_tensor_ranks(void **state)
     static double ratios[WHATS][PLANS];
     const size_t count = draw_plans(true, ratios);
     (void)state;
-    /* Beside them the least of 20 seeds, in brackets without what ranks keep of each other. */
-    check_ratios("tp: memory estimated", ratios[MEMORY], count, 88, 0.5, 1.85); /* 92 % (76), from 0.67 (0.45) */
-    check_ratios("tp: memory bounded", ratios[BOUND], count, 85, 0.5, 1.85);    /* 89 % */
+    /* Beside them the least and the most of seeds 1 to 20, the most of looped-bfs with fewer layers than chunks; steps
+     * in brackets without what ranks keep of each other. */
+    check_ratios("tp: memory estimated", ratios[MEMORY], count, 88, 0.6, 2); /* 90 %, 0.75 to 1.82 */
+    check_ratios("tp: memory bounded", ratios[BOUND], count, 84, 0.6, 2);    /* 86 %, 0.72 to 1.88 */
     check_ratios("tp: memory for sure", ratios[SURELY], count, 0, 0, 1.35);
     check_ratios("tp: step", ratios[STEP], count, 62, 0, 1.6); /* 66 % (65) */
 }
