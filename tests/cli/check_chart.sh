@@ -57,13 +57,13 @@ expect 2 chart memory timeline.csv
 # Of a pipeline each rank has its lanes, busy for no longer than the step; of many ranks what they compute is shown.
 expect 0 simulate --model gpt2 --gpu h100-sxm --gpus 4 --pp 4 --tied-head=false --accumulate 8 --strategy ddp --timeline ranks.csv
 expect 0 chart timeline ranks.csv
-[[ $(grep -c 'rank [0-3] compute |' out) == 4 ]] && grep -q 'rank 1 receive_back |' out || failed "lanes: $(cat out)"
+if [[ $(grep -c 'rank [0-3] compute |' out) != 4 ]] || ! grep -q 'rank 1 receive_back |' out; then failed "lanes: $(cat out)"; fi
 [[ $(sed -n 's/.*| \([0-9]*\) %$/\1/p' out | sort -n | tail -1) -le 100 ]] || failed "busy for longer than the step: $(cat out)"
 expect 0 chart timeline ranks.csv --where 'role=pipeline rank 2'
-grep -q '^ *compute |' out && ! grep -q rank out || failed "one rank's lanes: $(cat out)"
+if ! grep -q '^ *compute |' out || grep -q rank out; then failed "one rank's lanes: $(cat out)"; fi
 expect 0 simulate --model gpt2 --gpu h100-sxm --gpus 12 --gpus-per-node 4 --pp 12 --tied-head=false --accumulate 4 --strategy ddp --timeline twelve.csv
 expect 0 chart timeline twelve.csv
-[[ $(grep -c 'rank [0-9]* |' out) == 12 ]] && grep -q 'what each rank computes' out || failed "twelve ranks: $(cat out)"
+if [[ $(grep -c 'rank [0-9]* |' out) != 12 ]] || ! grep -q 'what each rank computes' out; then failed "twelve ranks: $(cat out)"; fi
 expect 2 chart timeline scaling.csv
 expect 2 chart scaling nowhere.csv
 expect 2 chart scaling scaling.csv --where gpus

@@ -152,7 +152,8 @@ replaces trace.json run "${tiny[@]}" --trace trace.json
 replaces timeline.csv run "${tiny[@]}" --timeline timeline.csv
 # What was added to its tables and traces, too; a log that a kill cut short is still its own.
 for file in trace.json timeline.csv memory.csv program.txt; do
-    what=(simulate o.ini "--$(sed 's/program/write-program/' <<<"${file%.*}")" "$file")
+    option=${file%.*}
+    what=(simulate o.ini "--${option/program/write-program}" "$file")
     expect 0 "${what[@]}"
     echo mine >>"$file"
     spares "$file" "${what[@]}"
