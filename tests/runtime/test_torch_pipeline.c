@@ -49,6 +49,8 @@ static void test_all_are_legal(void **state)
                     bool splits = dtp_schedule_row(plan.schedule)->backward != DTP_BACKWARD_WHOLE;
                     plan.checkpointing = micro_batches % 3 || splits ? DTP_CHECKPOINT_NONE : DTP_CHECKPOINT_FULL;
                     plan.strategy = micro_batches % 4 == 3 ? DTP_DDP : DTP_FULL_SHARD;
+                    if (plan.strategy != DTP_DDP) /* beyond a stage's last unit, too */
+                        plan.prefetch_depth = 1 + micro_batches / 2 % 3;
                     struct dtp_program_set set = proven_set(&t, &cluster, &plan);
                     for (uint32_t r = 0; r < ranks; r++)
                         expect_nothing_left(set.roles[r].program);
