@@ -354,8 +354,8 @@ static void before_forward(struct dtp_lowering *l)
         s->awaited = s->copied;
     copy_out(l, unit, s->held);
     s->held = l->plan->fsdp1 || is_alone(l, unit) ? NULL : unit;
-    /* set_modules_to_forward_prefetch, called for every block, those that the rank has; where the host waits for splits,
-     * it could not issue the next gather in time, so torchtitan calls it */
+    /* set_modules_to_forward_prefetch, called for every block; where the host waits for splits, it could not issue the
+     * next gather in time, so torchtitan calls it. A stage without the head has no root behind its blocks. */
     uint32_t ahead =
         (l->plan->prefetch_depth > 1 || s->experts) && !unit->root && l->plan->prefetch ? l->plan->prefetch_depth : 0;
     for (struct dtp_lower_unit *next = unit + 1; ahead && next < s->unit + s->count; next++, ahead--)
