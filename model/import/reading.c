@@ -2,6 +2,7 @@
 #include "import/reading.h"
 
 #include "base/nearest.h"
+#include "schedule/schedule.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -18,11 +19,23 @@ static const char *const rivals[][4] = {{"global_batch", "global_batch_tokens", 
                                         {"model", "params", NULL},
                                         {"schedule", "virtual_stages", NULL}};
 
-/* What was typed for the key or for a rival of it; `name` gets which. */
-static const char *typed(const struct dtp_reading *r, const char *key, const char **name)
+/* A file's schedule of several chunks a rank stands beside chunks that are typed, which one of a single chunk knows
+ * nothing of: such a file's is taken back. */
+static bool goes_with_chunks(const char *key, const char *value)
+{
+    enum dtp_schedule_kind kind;
+    return value && strcmp(key, "schedule") == 0 && dtp_schedule_parse(value, &kind) &&
+           dtp_schedule_row(kind)->chunks != 1;
+}
+
+/* What was typed for the key, which a file gives this value (NULL: unknown), or for a rival of it; `name` gets which.
+ */
+static const char *typed(const struct dtp_reading *r, const char *key, const char *given, const char **name)
 {
     const char *value = r->said ? r->said->value(r->said->context, key) : NULL;
     *name = key;
+    if (!value && goes_with_chunks(key, given))
+        return NULL;
     for (size_t i = 0; !value && i < sizeof rivals / sizeof *rivals; i++) {
         bool among = false;
         for (size_t k = 0; rivals[i][k]; k++)
@@ -38,7 +51,7 @@ static const char *typed(const struct dtp_reading *r, const char *key, const cha
 bool dtp_is_said(const struct dtp_reading *r, const char *key)
 {
     const char *name;
-    return typed(r, key, &name) || dtp_scenario_get(r->scenario, key);
+    return typed(r, key, NULL, &name) || dtp_scenario_get(r->scenario, key);
 }
 
 bool dtp_is_typed(const struct dtp_reading *r, const char *key)
@@ -112,7 +125,7 @@ static void wait_for(struct dtp_reading *r, const char *key, struct dtp_entry *e
 
 static enum dtp_status set_key(struct dtp_reading *r, const char *key, const char *value, struct dtp_entry *entry)
 {
-    const char *name, *said = typed(r, key, &name), *there = dtp_scenario_get(r->scenario, key);
+    const char *name, *said = typed(r, key, value, &name), *there = dtp_scenario_get(r->scenario, key);
     char flag[64];
     size_t line = 0;
     if (said) {

@@ -95,12 +95,12 @@ static enum dtp_status time_case(const struct dtp_schedule_question *q, struct d
 static enum dtp_status make_case(const struct dtp_schedule_question *q, struct dtp_schedule_case *c,
                                  struct dtp_faults *faults)
 {
-    bool loops = c->kind == DTP_SCHEDULE_INTERLEAVED || q->kind_count == 1;
+    bool alone = q->kind_count == 1, loops = alone || !dtp_schedule_row(c->kind)->chunks;
     struct dtp_schedule_shape shape = {.kind = c->kind,
                                        .ranks = q->ranks,
                                        .micro_batches = q->micro_batches,
                                        .chunks = loops ? q->chunks : 0,
-                                       .group = loops ? q->group : 0,
+                                       .group = alone || c->kind == DTP_SCHEDULE_INTERLEAVED ? q->group : 0,
                                        .times = {.forward_s = q->forward_s,
                                                  .backward_s = q->backward_s,
                                                  .weight_s = q->weight_s,

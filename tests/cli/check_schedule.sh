@@ -184,6 +184,11 @@ for change in '--tp 2' '--pp 2' '--virtual-stages 2' '--stages counted'; do
 done
 expect 0 whatif --model gpt2-124m --gpus 8 --strategy zero3 --runtime deepspeed
 ! grep -q -e '--tp' out || failed "zero3 of runtime deepspeed is offered --tp: $(cat out)"
+# Chunks that are asked for are of every schedule that takes any number.
+expect 0 schedule --stages 4 --micro-batches 8 --virtual-stages 3 --schedule looped-bfs,interleaved,zb-interleaved
+for row in 'interleaved +27 +3' 'looped-bfs +27 +3' 'zb-interleaved +25 +1'; do
+    grep -qE "^ *$row " out || failed "three chunks: no row $row: $(cat out)"
+done
 expect 2 simulate --model gpt2-124m --passes none.csv
 says "--passes: shows the passes of a pipeline, and this job has none (pp 1)"
 expect 2 simulate "${job[@]}" --timeline operations.csv --charts

@@ -136,6 +136,16 @@ static void what_is_typed_comes_first(void **state)
     assert_string_equal(entry("zero_optimization.stage")->words, "strategy: the line says --strategy zero1");
     expect_refusal(text, "model=llama-2-7b gpu=a100-80-sxm gpus=16 seq=4096",
                    "file:1: global_batch: 64 sequences need");
+    /* chunks beside a file's schedule of several, and in place of one that has a single chunk */
+    import("[model]\nflavor = \"8B\"\n[training]\nlocal_batch_size = 8\n[parallelism]\npipeline_parallel_degree = 4\n"
+           "pipeline_parallel_schedule = \"LoopedBFS\"\n[activation_checkpoint]\nmode = \"none\"\n",
+           "gpu=h100-sxm gpus=8 virtual_stages=4");
+    assert_int_equal(file.job.plan.schedule, DTP_SCHEDULE_LOOPED_BFS);
+    assert_int_equal(file.job.plan.virtual_stages, 4);
+    import("[model]\nflavor = \"8B\"\n[training]\nlocal_batch_size = 8\n[parallelism]\npipeline_parallel_degree = 4\n"
+           "pipeline_parallel_schedule = \"1F1B\"\n[activation_checkpoint]\nmode = \"none\"\n",
+           "gpu=h100-sxm gpus=8 virtual_stages=2");
+    assert_int_equal(file.job.plan.schedule, DTP_SCHEDULE_INTERLEAVED);
 }
 
 static void what_nobody_says_is_asked_for(void **state)
