@@ -13,6 +13,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/random_draws.h"
 #include "lib/random_executor_plans.h"
 #include "closed/closed_form.h"
 
@@ -405,7 +406,7 @@ static void test_shared_experts(void **state)
         divided += job.plan.ep > 1;
         dtp_program_destroy(program);
     }
-    assert_true(divided > JOBS / 16);
+    assert_true(divided && draws_reach((int)divided, JOBS / 2, 15));
 }
 
 /* Experts that tensor parallel ranks divide as well, each for its rows: inside a group of theirs, all of it, or all of
