@@ -106,7 +106,7 @@ static void add_folded(struct dtp_bound *b, const struct dtp_layer_matrix *m, st
     const uint64_t c = b->bytes.compute, all = c * m->groups * m->out * m->in,
                    factors = c * m->groups * m->rank * (m->out + m->in), kept = all + factors;
     b->kept_weights += kept, b->again_weights += kept;
-    b->unpacking = larger(b->unpacking, 0) + kept;
+    b->unpacking += kept;
     a->whole = larger(a->whole, all + factors);
 }
 

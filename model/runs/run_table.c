@@ -200,7 +200,7 @@ static enum dtp_status read_rounded_memory(const struct dtp_table *table, size_t
         "mem_kind '%.40s' is unknown; known: allocated, reserved, nvidia-smi, device, after_init, " LAST_RANK, word);
 }
 
-#define MOST_RANKS_MEASURED 1024 /* among which one that is named twice is found */
+#define MOST_RANKS_MEASURED 1024 /* of a row, among which one that is named twice is found */
 
 /* Ranks of the row's layout by pp, dp, cp and tp; what is no number counts as 1, and is refused elsewhere. */
 static void read_layout(const struct dtp_table *table, size_t row, const struct dtp_run_columns *where,
@@ -264,8 +264,12 @@ static enum dtp_status read_stages(const struct dtp_table *table, size_t row, co
             if (before[i] == number)
                 return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
                                  "coordinates_ranks_pp_dp_cp_tp: names a rank twice, at '%.40s'", place);
-        if (count < MOST_RANKS_MEASURED)
-            before[count++] = number;
+        if (count == MOST_RANKS_MEASURED)
+            return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                             "coordinates_ranks_pp_dp_cp_tp: names more than %d ranks; leave some out, as those of a "
+                             "stage are alike",
+                             MOST_RANKS_MEASURED);
+        before[count++] = number;
         double *most = &out->stage_bytes[stage], *least = &out->least_stage_bytes[stage];
         *most = value > *most ? value : *most;
         *least = *least > 0 && *least < value ? *least : value;

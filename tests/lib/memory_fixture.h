@@ -53,4 +53,24 @@ static inline uint64_t states(const struct dtp_memory *m)
     return m->params_bytes + m->grads_bytes + m->optimizer_bytes;
 }
 
+static inline struct dtp_cluster two_gpus(void)
+{
+    struct dtp_cluster two = eight_gpus;
+    two.gpus = two.gpus_per_node = 2, two.oversubscription = 1;
+    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
+        two.gpu.peak_flops_per_s[i] = 1e15;
+    return two;
+}
+
+/* What a sequence of 2048 tokens more takes for each of them. */
+static inline double bytes_of_a_token(const struct dtp_transformer *t, struct dtp_plan plan)
+{
+    struct dtp_cluster cluster = one_gpu;
+    cluster.gpu.memory_bytes = UINT64_C(400) << 30;
+    plan.micro_batch = 2;
+    double few = (double)estimate(t, &plan, &cluster).allocated_peak_bytes;
+    plan.micro_batch = 4;
+    return ((double)estimate(t, &plan, &cluster).allocated_peak_bytes - few) / (2 * 2048);
+}
+
 #endif

@@ -32,15 +32,6 @@ static struct dtp_transformer llama_70b(void)
     return t;
 }
 
-static struct dtp_cluster two_gpus(void)
-{
-    struct dtp_cluster two = eight_gpus;
-    two.gpus = two.gpus_per_node = 2, two.oversubscription = 1;
-    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
-        two.gpu.peak_flops_per_s[i] = 1e15;
-    return two;
-}
-
 static struct dtp_plan offloaded(enum dtp_offload offload)
 {
     struct dtp_plan plan = plan_of(&dtp_runtime_peft, DTP_FULL_SHARD, "bf16-pure");

@@ -338,16 +338,6 @@ static void test_adapters_of_experts(void **state)
     assert_int_equal(count.active_adapters, 13369344 + UINT64_C(830472192) / 16);
 }
 
-static double of_a_token_of(const struct dtp_transformer *t, struct dtp_plan plan)
-{
-    struct dtp_cluster cluster = one_gpu;
-    cluster.gpu.memory_bytes = UINT64_C(400) << 30;
-    plan.micro_batch = 2;
-    double few = (double)estimate(t, &plan, &cluster).allocated_peak_bytes;
-    plan.micro_batch = 4;
-    return ((double)estimate(t, &plan, &cluster).allocated_peak_bytes - few) / (2 * 2048);
-}
-
 /* Few words, so that the peak is in a layer's backward. Of a token in units of h = 8192 bytes: inputs 2 of 32 layers
  * (64/2 = 32 x 1); of the layer the copies of both norms in fp32, 2 + 2, what dropout made of the inputs of q, k, v and
  * o with masks, in fp32 without autocast, 2.5 x 4, q and the core's result 1 + 1, k and v 1/4 each; of two experts
@@ -362,9 +352,9 @@ static void test_called_experts(void **state)
     struct dtp_transformer t = mixtral();
     t.vocab = 512;
     double units = 32 + 2 + 2 + 10 + 2 + 0.5 + 21 + 2 + 1 + 1 + 3 * 7.0 / 8;
-    assert_near(of_a_token_of(&t, trainer(16)), 8192 * units + 256 + 128 + 8 + 8 + 32 + 64 + 8);
+    assert_near(bytes_of_a_token(&t, trainer(16)), 8192 * units + 256 + 128 + 8 + 8 + 32 + 64 + 8);
     t.vocab = 32000;
-    assert_near(of_a_token_of(&t, trainer(16)), 32 * 2 * 4096 + 14 * 32000 + 6 * 4096);
+    assert_near(bytes_of_a_token(&t, trainer(16)), 32 * 2 * 4096 + 14 * 32000 + 6 * 4096);
     struct dtp_plan plan = trainer(0);
     dtp_precision_recipe("bf16-mixed", &plan.precision); /* under autocast */
     assert_refused_of(&t, plan, "precision");

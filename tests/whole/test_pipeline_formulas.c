@@ -183,7 +183,7 @@ static void test_formulas_with_tensor_ranks(void **state)
     /* Beside them the least and the most of seeds 1 to 20, the most of looped-bfs with fewer layers than chunks; steps
      * in brackets without what ranks keep of each other. */
     check_ratios("tp: memory estimated", ratios[MEMORY], count, 88, 0.6, 2); /* 90 %, 0.75 to 1.82 */
-    check_ratios("tp: memory bounded", ratios[BOUND], count, 84, 0.6, 2);    /* 86 %, 0.72 to 1.88 */
+    check_ratios("tp: memory bounded", ratios[BOUND], count, 85, 0.6, 2);    /* 86 %, 0.72 to 1.88 */
     check_ratios("tp: memory for sure", ratios[SURELY], count, 0, 0, 1.35);
     check_ratios("tp: step", ratios[STEP], count, 62, 0, 1.6); /* 66 % (65) */
 }

@@ -38,17 +38,6 @@ static struct dtp_plan sorted(void)
     return plan;
 }
 
-/* What a sequence of 2048 more takes of a token. */
-static double of_a_token(const struct dtp_transformer *t, struct dtp_plan plan)
-{
-    struct dtp_cluster cluster = one_gpu;
-    cluster.gpu.memory_bytes = UINT64_C(400) << 30;
-    plan.micro_batch = 2;
-    double few = (double)estimate(t, &plan, &cluster).allocated_peak_bytes;
-    plan.micro_batch = 4;
-    return ((double)estimate(t, &plan, &cluster).allocated_peak_bytes - few) / (2 * 2048);
-}
-
 static void assert_near(double value, double expected)
 {
     if (!(value > expected * 0.9999 && value < expected * 1.0001))
@@ -81,7 +70,7 @@ static void test_layer(void **state)
     struct dtp_transformer t = mixtral();
     t.vocab = 512;
     double units = 32 + 2 + 2 + 1 + 1 + 1 + 0.5 + 14 + 7 + 1 + 1 + 3 * 7.0;
-    assert_near(of_a_token(&t, sorted()), 8192 * units + 128 + 128 + 8 + 8 + 32 + 2 * (32 + 4 + 2 + 4) + 4);
+    assert_near(bytes_of_a_token(&t, sorted()), 8192 * units + 128 + 128 + 8 + 8 + 32 + 2 * (32 + 4 + 2 + 4) + 4);
 }
 
 /* The same of gpt-oss, whose peak is in the replay before, where rows are put by tokens, in bytes of a token, h = 2 x
@@ -97,7 +86,7 @@ static void test_gpt_oss(void **state)
     struct dtp_transformer t = gpt_oss();
     double h = 5760, f = 4 * h, heads = 64 * (4 + 4 + 2 + 2);
     double small = 128 + 8 + 8 + 4 * 32 + 4 * (32 + 4 + 2 + 4) + 4;
-    assert_near(of_a_token(&t, sorted()),
+    assert_near(bytes_of_a_token(&t, sorted()),
                 24 * h + 4 * h + h + 3 * 8192 + 2 * 1024 + heads + 2 * f + 4 * f + 4 * f + 2 * h + small);
     t = mixtral(); /* which has no sinks */
     struct dtp_plan plan = sorted();

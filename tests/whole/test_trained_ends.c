@@ -44,15 +44,6 @@ static void test_one_gpu(void **state)
     assert_int_equal(memory.params_bytes, 2 * ALL + 4 * ADAPTERS);
 }
 
-static struct dtp_cluster two_gpus(void)
-{
-    struct dtp_cluster two = eight_gpus;
-    two.gpus = two.gpus_per_node = 2, two.oversubscription = 1;
-    for (int i = 0; i < DTP_DTYPE_COUNT; i++)
-        two.gpu.peak_flops_per_s[i] = 1e15;
-    return two;
-}
-
 /* Two buckets hold what is trained, each dtype's own; with DDP's views they are what the optimizer reads. */
 static void test_buckets_rest(void **state)
 {
