@@ -135,9 +135,13 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
         }
         if (matrix->rank) {
             const bool wide = dtp_plan_widens_adapters(plan), packed = plan->adapters.base != DTP_BASE_NONE;
-            out->forward_kernels +=
-                calls * ((plan->compile ? 3 : 4) + (dtp_plan_defends_results(plan) ? 1 : 0) + (wide ? 2 : 0));
-            out->backward_kernels += calls * ((plan->compile ? 5 : 6) + (wide ? packed ? 2 : 3 : 0));
+            const double cast = dtp_plan_recasts_adapters(plan) ? 1 : 0; /* x there and back, and each factor */
+            out->forward_kernels += calls * ((plan->compile ? 3 : 4) + (dtp_plan_defends_results(plan) ? 1 : 0) +
+                                             (wide ? 2 : 0) + 4 * cast);
+            out->backward_kernels += calls * ((plan->compile ? 5 : 6) + (wide ? packed ? 2 : 3 : 0) + 4 * cast);
+            double factors = cast * (dtp_plan_compute_bytes(plan) + 4) * (double)dtp_adapter_elements(matrix);
+            out->forward_unpacked_bytes += factors;
+            out->backward_unpacked_bytes += factors;
         }
         if (plan->adapters.base == DTP_BASE_NONE)
             continue;
@@ -219,6 +223,8 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
 {
     double w = dtp_plan_compute_bytes(plan), dropped = plan->adapters.dropout > 0 ? 2 * w + 1 : 0;
     bool fused = dtp_plan_fuses(plan);
+    if (dtp_plan_recasts_adapters(plan)) /* lower_recast_adapters.c */
+        dropped = 2 * (w + 4) + (dropped > 0 ? 2 * 4 + 1 : 0);
     for (int m = 0; m < kind->matrices; m++) {
         const struct dtp_layer_matrix *matrix = &kind->matrix[m];
         double out = rows_of(kind, matrix) * (double)matrix->out, in = rows_of(kind, matrix) * (double)matrix->in;
@@ -234,7 +240,7 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
         }
         if (matrix->magnitudes) { /* a sum of two gradients: the result's, or behind dropout the input's */
             *forward += 12 * w * out + dropped * in;
-            *backward += w * (14 * out + 3 * in + 3 * (dropped > 0 ? in : out)) + dropped * in;
+            *backward += w * (14 * out + 3 * in + 3 * (plan->adapters.dropout > 0 ? in : out)) + dropped * in;
             continue;
         }
         *forward += (fused ? 2 : dtp_plan_defends_results(plan) ? 7 : 5) * w * out + dropped * in;

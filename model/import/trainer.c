@@ -19,13 +19,13 @@ static bool is(const char *text, const char *word)
     return text && strcmp(text, word) == 0;
 }
 
-/* FSDP as Accelerate has it: the reduction in the recipe's 16-bit format. */
+/* FSDP as Accelerate has it: the reduction in the recipe's 16-bit format, version 2 unless the file says 1
+ * (fsdp_config.get("version", 2) of training_args.py). */
 static enum dtp_status read_fsdp(struct dtp_reading *r, const char *fsdp, bool bf16)
 {
-    bool offload = is(fsdp, "offload"), second = is(dtp_fact(r, "fsdp_version"), "2");
-    enum dtp_status worst = dtp_make_key(r, "runtime", dtp_adapter_fact(r) ? "peft" : "torch", "fsdp");
-    worst = dtp_worse(worst, dtp_make_key(r, "strategy", offload ? "full_shard" : fsdp, "fsdp"));
-    worst = dtp_worse(worst, dtp_make_key(r, "fsdp1", second ? "false" : "true", second ? "fsdp_version" : "fsdp"));
+    bool offload = is(fsdp, "offload"), first = is(dtp_fact(r, "fsdp_version"), "1");
+    enum dtp_status worst = dtp_make_key(r, "strategy", offload ? "full_shard" : fsdp, "fsdp");
+    worst = dtp_worse(worst, dtp_make_key(r, "fsdp1", first ? "true" : "false", first ? "fsdp_version" : "fsdp"));
     if (offload)
         worst = dtp_worse(worst, dtp_make_key(r, "offload", "params", "fsdp"));
     return bf16 ? dtp_worse(worst, dtp_make_key(r, "reduce_dtype", "bf16", "bf16")) : worst;
@@ -119,6 +119,30 @@ static enum dtp_status read_projection(struct dtp_reading *r, const char *optim,
     return dtp_worse(worst, dtp_make_key(r, "projection_rank", rank, given ? "optim_args" : "optim"));
 }
 
+/* Trainer runs the models of Transformers' modeling files; what torch.compile makes of their layers is near to what it
+ * makes of any. */
+static enum dtp_status read_layers(struct dtp_reading *r)
+{
+    if (dtp_reads_beside(r, "deepspeed"))
+        return dtp_make_key(r, "transformers_layers", "true", NULL);
+    return is(dtp_fact(r, "compiled"), "true") ? DTP_OK : dtp_make_key(r, "runtime", "peft", NULL);
+}
+
+/* from_pretrained of Transformers 5 keeps the format of the checkpoint (dtype "auto"), which is bf16 of nearly all, and
+ * autocast has nothing to cast then; Accelerate's FSDP makes trained parameters fp32 under bf16
+ * (accelerate/utils/fsdp_utils.py), and DeepSpeed keeps a copy that is. What adapters compute in goes by autocast. */
+static const char *precision_of(const struct dtp_reading *r, bool sharded)
+{
+    const char *weights = dtp_fact(r, "weights");
+    bool bf16 = is(dtp_fact(r, "bf16"), "true"), wide = is(weights, "fp32");
+    bool adapters = dtp_adapter_fact(r) || dtp_reads_beside(r, "peft") || dtp_is_said(r, "lora");
+    if (is(dtp_fact(r, "fp16"), "true"))
+        return "fp16-mixed";
+    if (bf16)
+        return sharded || wide || adapters || dtp_reads_beside(r, "deepspeed") ? "bf16-mixed" : "bf16-pure";
+    return wide ? "fp32" : is(weights, "fp16") ? "fp16-pure" : "bf16-pure";
+}
+
 static enum dtp_status read_settings(struct dtp_reading *r)
 {
     bool bf16 = is(dtp_fact(r, "bf16"), "true"), fp16 = is(dtp_fact(r, "fp16"), "true");
@@ -134,13 +158,14 @@ static enum dtp_status read_settings(struct dtp_reading *r)
         worst = dtp_worse(worst, dtp_make_key(r, "strategy", "ddp", NULL));
     /* Without a word for it the file beside it may say it. */
     if (bf16 || fp16 || !dtp_reads_beside(r, "accelerate"))
-        worst = dtp_worse(worst, dtp_make_key(r, "precision",
-                                              bf16   ? "bf16-mixed"
-                                              : fp16 ? "fp16-mixed"
-                                                     : "fp32",
-                                              bf16   ? "bf16"
-                                              : fp16 ? "fp16"
-                                                     : NULL));
+        worst = dtp_worse(worst, dtp_make_key(r, "precision", precision_of(r, fsdp && !is(fsdp, "none")),
+                                              dtp_fact(r, "weights") ? "weights"
+                                              : bf16                 ? "bf16"
+                                              : fp16                 ? "fp16"
+                                                                     : NULL));
+    worst = dtp_worse(worst, read_layers(r));
+    if (dtp_fact(r, "compiled"))
+        worst = dtp_worse(worst, dtp_make_key(r, "compile", dtp_fact(r, "compiled"), "compiled"));
     if (!dtp_is_said(r, "micro_batch")) /* training_args.py */
         worst = dtp_worse(worst, dtp_make_key(r, "micro_batch", "8", NULL));
     /* trl/trainer/model_config.py: lora_r 16, lora_alpha 32, lora_dropout 0.05, use_bnb_nested_quant false */

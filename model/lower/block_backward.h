@@ -50,6 +50,8 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
  * through, or added to that of the result. */
 dtp_buffer_id dtp_backward_magnitudes(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient,
                                       bool wanted);
+/* lower_recast_adapters.c: of a gradient through an adapter the casts, with dropout's between. */
+void dtp_backward_recast(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient);
 dtp_buffer_id dtp_backward_dropped_linear(const struct dtp_block_backward *b, int index, dtp_buffer_id input);
 dtp_buffer_id dtp_backward_add_linear(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient);
 uint64_t dtp_backward_terms_bytes(const struct dtp_lowering *l, const struct dtp_layer_activation *at);

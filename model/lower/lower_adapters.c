@@ -149,9 +149,10 @@ static void make_low(const struct pass *pass, int index)
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     struct dtp_flight_module *module = pass->module;
-    module->dropped[index] = dtp_lower_reads_wide(l, index)
-                                 ? dtp_forward_narrow_adapter_input(pass, index, dtp_adapter_keeps(pass))
-                                 : drop_out(pass, index, cast_input(pass, index));
+    const bool keeps = dtp_adapter_keeps(pass);
+    module->dropped[index] = dtp_lower_reads_wide(l, index) ? dtp_forward_narrow_adapter_input(pass, index, keeps)
+                             : dtp_lower_recasts_adapter(l, index) ? dtp_forward_recast(pass, index, keeps)
+                                                                   : drop_out(pass, index, cast_input(pass, index));
     bool apart = module->dropped[index].index != DTP_NO_INDEX;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter A");
@@ -160,9 +161,9 @@ static void make_low(const struct pass *pass, int index)
     else
         read(pass, &draft, l->tensors.input[index], dtp_layer_tensors_last_reader(&l->tensors, index));
     dtp_draft_use(&draft, dtp_lower_weight(l, l->block.adapter[index]), DTP_READ);
-    module->low[index] = dtp_draft_new(l, &draft, "x A", DTP_OWNER_ACTIVATIONS,
-                                       rows_bytes(l, matrix, matrix->rank, !dtp_adapter_keeps(pass)), DTP_WRITE);
-    if (apart && !dtp_adapter_keeps(pass) && !matrix->magnitudes) {
+    module->low[index] =
+        dtp_draft_new(l, &draft, "x A", DTP_OWNER_ACTIVATIONS, rows_bytes(l, matrix, matrix->rank, !keeps), DTP_WRITE);
+    if (apart && !keeps && (!matrix->magnitudes || l->plan->adapters.dropout <= 0)) {
         dtp_draft_use(&draft, module->dropped[index], DTP_FREE);
         module->dropped[index] = DTP_NO_BUFFER;
     }
@@ -417,6 +418,10 @@ static dtp_buffer_id undrop(const struct dtp_block_backward *b, int index, dtp_b
     struct dtp_draft draft;
     if (dropped->index == DTP_NO_INDEX)
         return gradient;
+    if (dtp_lower_recasts_adapter(l, index)) {
+        dtp_backward_recast(b, index, gradient);
+        return gradient;
+    }
     if (dtp_lower_reads_wide(l, index))
         w = l->results;
     dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "dropout");
@@ -435,7 +440,8 @@ static dtp_buffer_id back_through_a(const struct dtp_block_backward *b, int inde
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     int part = l->block.adapter[index];
     dtp_buffer_id dropped = b->module->dropped[index], input = DTP_NO_BUFFER;
-    bool masked = wanted && l->plan->adapters.dropout > 0; /* a cast input goes with A's gradient */
+    bool masked =
+        wanted && (l->plan->adapters.dropout > 0 || dtp_lower_recasts_adapter(l, index)); /* else it goes with A's */
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter A gradient");
     dtp_draft_use(&draft, low, wanted ? DTP_READ : DTP_READ | DTP_FREE);

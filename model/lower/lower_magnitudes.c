@@ -83,7 +83,7 @@ void dtp_forward_magnitudes(const struct pass *pass, int index, dtp_buffer_id wi
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     struct dtp_flight_module *module = pass->module;
     dtp_buffer_id *result = &module->tensor[matrix->result], base = *result;
-    bool drops = module->dropped[index].index != DTP_NO_INDEX;
+    bool drops = l->plan->adapters.dropout > 0;
     uint64_t bytes = result_bytes(l, matrix);
     const struct product product = find_norm(pass, index);
     if (drops)
@@ -140,7 +140,7 @@ dtp_buffer_id dtp_backward_dropped_linear(const struct dtp_block_backward *b, in
     dtp_buffer_id *gradient = &b->module->base[index];
     uint64_t rows = dtp_lower_matrix_rows(l, matrix), bytes = dtp_bytes_product(rows, l->compute * matrix->in);
     struct dtp_draft draft;
-    if (gradient->index == DTP_NO_INDEX || b->module->dropped[index].index == DTP_NO_INDEX)
+    if (gradient->index == DTP_NO_INDEX || l->plan->adapters.dropout <= 0)
         return input;
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "gradient of dropped input");
     dtp_draft_use(&draft, *gradient, DTP_READ | DTP_FREE);

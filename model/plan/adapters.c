@@ -30,6 +30,11 @@ bool dtp_plan_widens_adapters(const struct dtp_plan *plan)
     return dtp_plan_casts_to_adapters(plan) && !plan->precision.autocast;
 }
 
+bool dtp_plan_recasts_adapters(const struct dtp_plan *plan)
+{
+    return dtp_plan_casts_to_adapters(plan) && plan->precision.autocast && plan->adapters.base == DTP_BASE_NONE;
+}
+
 bool dtp_plan_widens_norms(const struct dtp_plan *plan)
 {
     return plan->adapters.rank && plan->adapters.prepare_kbit;

@@ -83,6 +83,8 @@ struct dtp_resolver;
  * requires_conversion) it casts what B made back and scales and adds that. */
 bool dtp_plan_casts_to_adapters(const struct dtp_plan *plan);
 bool dtp_plan_widens_adapters(const struct dtp_plan *plan);
+/* The same adapters under autocast: their products are in 16 bits, of casts of a cast (lower_recast_adapters.c). */
+bool dtp_plan_recasts_adapters(const struct dtp_plan *plan);
 /* What adapters compute in, and bytes of an element of that. */
 enum dtp_dtype dtp_plan_adapter_dtype(const struct dtp_plan *plan);
 unsigned dtp_plan_adapter_bytes(const struct dtp_plan *plan);

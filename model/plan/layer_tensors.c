@@ -67,7 +67,7 @@ static bool keeps_input(const struct dtp_layer_kind *kind, const struct dtp_plan
 {
     const uint64_t narrow = BIT(CORE) | BIT(CORE_COPY);
     const bool casts = dtp_plan_widens_adapters(plan) || (dtp_plan_widens_norms(plan) && !(op->reads & narrow));
-    const bool reads = plan->adapters.dropout <= 0 && !casts;
+    const bool reads = plan->adapters.dropout <= 0 && !casts && !dtp_plan_recasts_adapters(plan);
     for (int i = 0; i < kind->matrices; i++)
         if (op->makes & UINT64_C(1) << kind->matrix[i].result &&
             (!kind->matrix[i].frozen || kind->matrix[i].folded || (kind->matrix[i].rank && reads)))
@@ -316,11 +316,12 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
     if (out->gathered_ranks)
         habits.made |= BIT(KV_ALL), habits.saved |= BIT(KV_ALL);
     bool wide = dtp_plan_autocast(plan) && !out->fused;
+    const uint64_t given = plan->checkpointing == DTP_CHECKPOINT_NONE ? 0 : BIT(INPUT); /* a checkpoint holds it */
     for (int i = 0; out->kind.chains_norms && !dtp_plan_widens_norms(plan) && i < out->operators; i++)
         if (dtp_layer_tensors_chain(out, &out->op[i])) { /* they save a copy, and of a narrow stream not the rows */
             habits.made |= dtp_layer_wide_of(dtp_layer_first(out->op[i].makes));
             habits.saved |= !wide || !out->kind.adapted ? dtp_layer_wide_of(dtp_layer_first(out->op[i].makes)) : 0;
-            habits.dropped |= wide ? 0 : out->op[i].reads & ~BIT(INPUT);
+            habits.dropped |= wide ? 0 : out->op[i].reads & ~given;
         }
     for (int i = 0; wide && out->kind.kv_latent && i < out->operators; i++)
         if (out->op[i].kind == DTP_LAYER_OP_LATENT_NORM) { /* of a cast, which it saves */

@@ -108,10 +108,15 @@
  * distributed/config.py) and in every micro-step (defer_fsdp_grad_sync of the recipes of its page: false). */
 #define AUTOMODEL_RULES TORCH_RULES, .fsdp_syncs_always = true
 /* Transformers' Trainer and TRL's with peft's adapters; its AdamW was PyTorch's foreach until release 5
- * (training_args.py: optim adamw_torch), Accelerate's FSDP FSDP1 (fsdp_version 1). */
+ * (training_args.py: optim adamw_torch), Accelerate's FSDP FSDP1 (fsdp_version 1), and logits were shifted until
+ * release 4.49: the published rows are of 2023 and 2024. */
 #define TRAINER_RULES                                                                                                  \
     .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2", .selective = DTP_SELECTIVE_ATTENTION,        \
-    .fsdp1 = true
+    .fsdp1 = true, .shifted_logits = true
+/* Release 5: AdamW fused, FSDP2, weights in the checkpoint's format, PyTorch's SDPA. */
+#define TRAINER_5_RULES                                                                                                \
+    .runtime = "peft", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                              \
+    .selective = DTP_SELECTIVE_ATTENTION, .names_fsdp = true
 #define PEFT_RULES .runtime = "peft", TRAINER_RULES
 /* Qwen's finetune.py (QwenLM/Qwen): lora_dropout of its LoraArguments; neither it nor Trainer by itself prints memory
  * (training_args.py, skip_memory_metrics); modeling_qwen.py has logits as the head made them. With 4 bits its script
@@ -202,6 +207,7 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "fsdp_qlora", PEFT_RULES, .lora_dropout = 0.1},
     {.word = "finetune.py", .note = "GPTQ", .runtime = "deepspeed", QWEN_RULES, .gptq_operators = true},
     {.word = "finetune.py", .runtime = "peft", QWEN_RULES},
+    {.word = "Transformers 5", TRAINER_5_RULES},
     {.word = "Trainer", PEFT_RULES},
     {.word = "PEFT", PEFT_RULES},
     {.word = "", TORCH_RULES},

@@ -318,6 +318,8 @@ void dtp_run_write_engine(struct writer *w)
 {
     const struct dtp_run_framework *framework = w->framework;
     set_switch(w, "transformers_layers", framework->single != NULL);
+    if (framework->single) /* Transformers of 2023 and 2024 */
+        set_switch(w, "shifted_logits", true);
     if (framework->deepspeed_overlap) /* ZeRO-3 has no say in it */
         set_switch(w, "deepspeed_overlap", true);
     if (framework->reduce_bucket && strcmp(w->run->strategy_key, "zero3") == 0) /* all "auto" in its config */
@@ -334,6 +336,8 @@ static void write_adapters(struct writer *w)
     char targets[DTP_TARGETS_BYTES];
     if (w->framework->narrow_logits)
         set_switch(w, "narrow_logits", true);
+    else if (w->framework->shifted_logits && strcmp(w->framework->runtime, "peft") == 0)
+        set_switch(w, "shifted_logits", true);
     if (!run->lora_rank && !*base)
         return;
     if (!run->lora_rank) {

@@ -74,6 +74,7 @@ static inline bool random_peft(struct random_job *job)
         dtp_precision_recipe("bf16", &plan.precision);
     job->transformer.norm_place = DTP_NORMS_BEFORE, job->transformer.final_softcap = 0;
     plan.narrow_logits = plan.loss == DTP_LOSS_EAGER && random_bool();
+    plan.shifted_logits = random_bool();
     if (adapts && random_below(4) == 0) /* prepare_model_for_kbit_training */
         random_prepared(&job->transformer, &plan);
     job->plan = plan;
