@@ -100,8 +100,8 @@ void dtp_forward_narrow_heads(const struct pass *pass);
 dtp_buffer_id dtp_forward_narrow_adapter_input(const struct pass *pass, int matrix, bool keeps);
 void dtp_forward_add_narrow(const struct pass *pass, int matrix, dtp_buffer_id made);
 
-/* lower_recast_adapters.c, of fp32 adapters under autocast: whether x of a matrix's adapter is cast there and back; what
- * its product reads, and keeps where `keeps` says so. */
+/* lower_recast_adapters.c, of fp32 adapters under autocast: whether x of a matrix's adapter is cast there and back;
+ * what its product reads, and keeps where `keeps` says so. */
 bool dtp_lower_recasts_adapter(const struct dtp_lowering *l, int matrix);
 dtp_buffer_id dtp_forward_recast(const struct pass *pass, int matrix, bool keeps);
 
