@@ -18,15 +18,10 @@
 #include "cost/attention_workspace.h"
 #include "net/parameter_layout.h"
 #include "plan/comm_hook.h"
-#include "plan/context.h"
 #include "plan/runtime.h"
 #include "plan/runtime_sizes.h"
 
 #include <math.h>
-
-/* Targets that read the first norm's result, and the second's. */
-#define READ_FIRST (1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V)
-#define READ_SECOND (1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP)
 
 enum { FIRST, BLOCK, LAST, KINDS }; /* modules: embeddings, a block, final norm and head */
 
@@ -60,19 +55,12 @@ static uint64_t one(const struct dtp_bound *b, const uint64_t *of_kind, uint64_t
  * and v, keys and values at hand and on their way, and sums of their gradients, which come and go. */
 static uint64_t core_workspace(const struct dtp_bound *b, const struct dtp_layer_kind *k)
 {
-    const struct dtp_transformer *t = b->transformer;
-    const struct dtp_plan *plan = b->plan;
-    const uint64_t cp = plan->cp ? plan->cp : 1, ranks = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / ranks,
-                   heads = ranks * dtp_context_chunks(plan, k->kv_heads);
-    struct dtp_attention_asked asked = {.value_dim = (uint32_t)t->value_head_dim, .halves = b->bytes.compute == 2};
-    asked.size.batch = (uint32_t)plan->micro_batch, asked.size.sequence = (uint32_t)(plan->sequence / tokens);
-    asked.size.heads = (uint32_t)(k->heads / heads), asked.size.kv_heads = (uint32_t)(k->kv_heads / heads);
-    asked.size.head_dim = (uint32_t)k->head_dim, asked.size.backward = true;
-    asked.size.deterministic = !plan->executor.atomic_attention, asked.in_steps = tokens > 1;
-    asked.bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI;
-    const uint64_t c = b->bytes.compute, exchanged = ranks > 1 ? c * (3 * k->d_core + k->d_q + 2 * k->d_kv) : 0,
-                   ring = tokens > 1 ? c * k->d_q + (tokens > 2 ? 10 : 6) * c * k->d_kv : exchanged;
-    return dtp_divide_up(dtp_attention_planned_bytes(&asked), b->tokens) + ring;
+    const struct dtp_attention_asked asked = dtp_attention_asked_of(b->transformer, b->plan, true);
+    const bool exchanges = b->plan->cp > 1 && b->plan->cp_comm == DTP_CP_A2A;
+    const uint64_t c = b->bytes.compute, parts = c * (b->plan->cp > 2 ? 10 : 6) * k->d_kv,
+                   ring = asked.in_steps ? c * k->d_q + parts : 0;
+    return dtp_divide_up(dtp_attention_planned_bytes(&asked), b->tokens) +
+           (exchanges ? c * (3 * k->d_core + k->d_q + 2 * k->d_kv) : ring);
 }
 
 /* Rows that a rank's experts have room for, of each that its tokens send: as many times as the plan says, or for
@@ -113,8 +101,8 @@ static struct read_by_weights read_by_weights(const struct dtp_plan *plan, const
 {
     const uint32_t trained = k->adapted ? plan->adapters.targets : DTP_TARGETS_ALL;
     return (struct read_by_weights){
-        trained, norms && trained & (READ_FIRST | (norms == 1 ? READ_SECOND : 0)) ? norm_bytes : 0,
-        norms == 2 && trained & READ_SECOND ? norm_bytes : 0, trained & 1u << DTP_TARGET_DOWN ? product_bytes : 0};
+        trained, norms && trained & (DTP_TARGETS_QKV | (norms == 1 ? DTP_TARGETS_UP : 0)) ? norm_bytes : 0,
+        norms == 2 && trained & DTP_TARGETS_UP ? norm_bytes : 0, trained & 1u << DTP_TARGET_DOWN ? product_bytes : 0};
 }
 
 /* What a block's backward has beside the stream's gradient, in three stages. mlp: what was kept; a product or second
@@ -170,8 +158,8 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t mlp = (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no tensor's room */
     const uint64_t made = c * k->d_core + qkv + core_workspace(b, k);
     /* with nothing trained below, backward of the first layer needs no q, k, v, nor an MLP beside attention */
-    const bool inner = !k->adapted || reads.trained & READ_FIRST || plan->adapters.train_ends,
-               beside_mlp = k->parallel && !(reads.trained & (READ_SECOND | 1u << DTP_TARGET_DOWN));
+    const bool inner = !k->adapted || reads.trained & DTP_TARGETS_QKV || plan->adapters.train_ends,
+               beside_mlp = k->parallel && !(reads.trained & (DTP_TARGETS_UP | 1u << DTP_TARGET_DOWN));
     const uint64_t result = reads.trained & 1u << DTP_TARGET_OUTPUT ? c * k->d_core : 0,
                    unread = inner ? 0 : (beside_mlp ? a->layer_all : attention) - returned - b->low - first - result;
     const uint64_t alone = policy_input && b->layers == 1 ? unread : 0, narrowed = kept_up < whole_up ? whole_up : 0,

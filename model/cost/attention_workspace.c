@@ -1,5 +1,8 @@
 #include "cost/attention_workspace.h"
 
+#include "plan/context.h"
+#include "plan/rules.h"
+
 bool dtp_attention_is_fused(bool halves, uint32_t sequence, uint32_t head_dim, uint32_t value_dim, bool bent)
 {
     bool equal = !value_dim || value_dim == head_dim;
@@ -114,4 +117,22 @@ uint64_t dtp_attention_planned_bytes(const struct dtp_attention_asked *asked)
     if (square)
         bytes = larger(bytes, dtp_attention_workspace_bytes(size));
     return later ? larger(bytes, of_later_steps(size)) : bytes;
+}
+
+struct dtp_attention_asked dtp_attention_asked_of(const struct dtp_transformer *t, const struct dtp_plan *plan,
+                                                  bool backward)
+{
+    const uint32_t cp = plan->cp ? plan->cp : 1, ranks = plan->cp_comm == DTP_CP_A2A ? cp : 1, steps = cp / ranks,
+                   heads = ranks * dtp_context_chunks(plan, t->kv_heads);
+    return (struct dtp_attention_asked){.size = {.batch = (uint32_t)plan->micro_batch,
+                                                 .sequence = (uint32_t)(plan->sequence / steps),
+                                                 .heads = (uint32_t)(t->heads / heads),
+                                                 .kv_heads = (uint32_t)(t->kv_heads / heads),
+                                                 .head_dim = (uint32_t)t->head_dim,
+                                                 .backward = backward,
+                                                 .deterministic = !plan->executor.atomic_attention},
+                                        .value_dim = (uint32_t)t->value_head_dim,
+                                        .halves = dtp_plan_compute_bytes(plan) == 2,
+                                        .bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI,
+                                        .in_steps = steps > 1};
 }

@@ -3,8 +3,7 @@
 #ifndef DTP_ATTENTION_WORKSPACE_H
 #define DTP_ATTENTION_WORKSPACE_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "plan/plan.h"
 
 /* Parts of a workspace begin at multiples of this. */
 #define DTP_WORKSPACE_ALIGNMENT 256u
@@ -65,5 +64,9 @@ struct dtp_attention_asked {
     bool halves, bent, in_steps;
 };
 uint64_t dtp_attention_planned_bytes(const struct dtp_attention_asked *asked);
+/* What a plan's attention asks for: of the heads, or of the rows of each sequence, those that are left to a rank where
+ * ranks share sequences, in steps of their ring. */
+struct dtp_attention_asked dtp_attention_asked_of(const struct dtp_transformer *transformer,
+                                                  const struct dtp_plan *plan, bool backward);
 
 #endif

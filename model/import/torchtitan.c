@@ -219,7 +219,7 @@ static const struct {
                {"w1", false, 1u << DTP_TARGET_GATE},
                {"w2", false, 1u << DTP_TARGET_DOWN},
                {"w3", false, 1u << DTP_TARGET_UP},
-               {"feed_forward", false, 1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP | 1u << DTP_TARGET_DOWN}};
+               {"feed_forward", false, DTP_TARGETS_MLP}};
 #define FILTERS (sizeof filters / sizeof *filters)
 
 static size_t find_filter(const char *name, size_t length)

@@ -160,8 +160,7 @@ static void write_model(struct dtp_writing *w)
 static void write_adapters(struct dtp_writing *w)
 {
     static const char *const modules[][2] = {{"q", "q_proj"}, {"k", "k_proj"}, {"v", "v_proj"}, {"o", "output_proj"}};
-    uint32_t targets = dtp_written_job(w)->plan.adapters.targets,
-             mlp = 1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP | 1u << DTP_TARGET_DOWN;
+    const uint32_t targets = dtp_written_job(w)->plan.adapters.targets;
     char list[64] = "", text[DTP_TARGETS_BYTES];
     static const enum dtp_adapter_target order[] = {DTP_TARGET_Q, DTP_TARGET_K, DTP_TARGET_V, DTP_TARGET_OUTPUT};
     for (size_t i = 0; i < sizeof order / sizeof *order; i++)
@@ -169,7 +168,7 @@ static void write_adapters(struct dtp_writing *w)
             snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? "," : "", modules[i][1]);
     if (*list)
         dtp_say(w, "lora_attention", list);
-    dtp_say(w, "lora_mlp", (targets & mlp) == mlp ? "true" : "false");
+    dtp_say(w, "lora_mlp", (targets & DTP_TARGETS_MLP) == DTP_TARGETS_MLP ? "true" : "false");
     snprintf(text, sizeof text, "%s", dtp_written_value(w, "lora"));
     dtp_say(w, "lora_r", text);
     dtp_say_key(w, "lora_alpha");

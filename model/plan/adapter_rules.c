@@ -194,9 +194,8 @@ static void check_matrices(struct dtp_resolver *r)
                             "nf4 under runtime peft",
                             base_words(r->plan), NF4_WHOLE, matrix->name, matrix->out * matrix->in);
     }
-    const uint32_t mlp = 1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP | 1u << DTP_TARGET_DOWN;
     bool gate = absent & 1u << DTP_TARGET_GATE && !kind.gated && absent != DTP_TARGETS_ALL;
-    if (parameters && !r->transformer->shared_expert_ffn && absent != DTP_TARGETS_ALL && absent & mlp) {
+    if (parameters && !r->transformer->shared_expert_ffn && absent != DTP_TARGETS_ALL && absent & DTP_TARGETS_MLP) {
         dtp_plan_refuse(r, "lora_targets",
                         "names matrices of experts, which are parameters of three dimensions under runtime %s and no "
                         "linears; use attention, or all, which are the linears that there are",

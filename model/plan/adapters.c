@@ -190,7 +190,7 @@ static enum dtp_adapter_target target_of(enum dtp_layer_matrix_id id)
 
 void dtp_plan_widen_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind)
 {
-    uint32_t qkv = 1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V, linears = plan->bf16_linears;
+    const uint32_t linears = plan->bf16_linears, qkv = DTP_TARGETS_QKV;
     for (int i = 0; i < kind->matrices && linears; i++) {
         enum dtp_adapter_target target = target_of(kind->matrix[i].id);
         bool named = target < DTP_TARGET_COUNT && linears & 1u << target;

@@ -46,7 +46,10 @@ enum dtp_adapter_target {
         DTP_TARGET_COUNT
 };
 #define DTP_TARGETS_ALL ((1u << DTP_TARGET_COUNT) - 1)
-#define DTP_TARGETS_ATTENTION (1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V | 1u << DTP_TARGET_OUTPUT)
+#define DTP_TARGETS_QKV (1u << DTP_TARGET_Q | 1u << DTP_TARGET_K | 1u << DTP_TARGET_V) /* read attention's norm */
+#define DTP_TARGETS_UP (1u << DTP_TARGET_GATE | 1u << DTP_TARGET_UP)                   /* read the MLP's */
+#define DTP_TARGETS_MLP (DTP_TARGETS_UP | 1u << DTP_TARGET_DOWN)
+#define DTP_TARGETS_ATTENTION (DTP_TARGETS_QKV | 1u << DTP_TARGET_OUTPUT)
 /* "all", "attention", or as "q+v", for commas are between the values of a sweep, but are read as well. False for a word
  * that is none of them. */
 #define DTP_TARGETS_BYTES 40

@@ -322,7 +322,7 @@ static void check_order(struct dtp_resolver *r)
     struct dtp_layout layout = dtp_plan_layout(p, r->cluster);
     const uint32_t *size = layout.size;
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
-        struct dtp_rank_group group = dtp_layout_group(&layout, groups[i].axes, 0);
+        struct dtp_rank_group group = dtp_layout_group(&layout, groups[i].axes);
         uint32_t stride = group.stretch_count ? group.stretches[0].stride : 1, node = r->cluster->gpus_per_node;
         if (group.stretch_count > 1)
             dtp_plan_refuse(r, "layout_order",

@@ -4,21 +4,21 @@
  * The ranks of a job are the points of a grid with an axis each way to be parallel. An *order* says which axis' ranks
  * are neighbours: "tp-cp-dp_shard-dp_replicate-pp" has tensor parallel ranks next to each other and stages farthest
  * apart, as Megatron-LM numbers them. Each axis cuts the ranks into groups, those whose other coordinates are equal; so
- * do several axes together, as dp_shard and cp, over which gradients are reduced. A group is its first rank and a
- * (stride, size) for each stretch of the order that its axes fill: rank = first + sum of stride x (0 ... size - 1),
- * axes that are neighbours in the order joined into one.
+ * do several axes together, as dp_shard and cp, over which gradients are reduced. A group is a (stride, size) for each
+ * stretch of the order that its axes fill, axes that are neighbours in the order joined into one: from its first rank
+ * members are sums of stride x (0 ... size - 1).
  *
  * Experts divide the same ranks another way: etp x ep x edp = tp x cp x dp_shard x dp_replicate, within each stage. The
  * fold takes the ranks of a stage in their order: etp are the nearest neighbours, then ep, then edp (Megatron-LM,
  * parallel folding). Expert weights are data parallel over edp alone.
  *
- * Nothing here knows plans: pure functions of numbers, for checks, prices of groups and roles of programs to come. */
+ * Nothing here knows plans, whose rules say which sizes go together (degree_rules.c, expert_rules.c). */
 #ifndef DTP_LAYOUT_H
 #define DTP_LAYOUT_H
 
 #include "base/status.h"
-#include "machine/machine.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* X(suffix, word). In the order that ranks have by default, nearest neighbours first. */
@@ -64,51 +64,18 @@ struct dtp_layout dtp_layout_default(void);
 enum dtp_status dtp_layout_parse_order(const char *text, struct dtp_layout *layout, struct dtp_faults *faults);
 /* Writes at most `bytes` bytes and returns `out`. */
 char *dtp_layout_order_text(const struct dtp_layout *layout, char *out, size_t bytes);
-/* Sizes are above 0 and multiply up to `ranks`; the experts' three are all 1 (no experts are divided), or multiply up
- * to the ranks of a stage. Fills in the one of edp that is 0. All faults at once. */
-enum dtp_status dtp_layout_resolve(struct dtp_layout *layout, uint32_t ranks, struct dtp_faults *faults);
-
-/* ---- ranks and coordinates -----------------------------------------------------------------------------------------
- */
-
-/* All ranks, those of one stage. */
-uint32_t dtp_layout_ranks(const struct dtp_layout *layout);
-uint32_t dtp_layout_ranks_of_stage(const struct dtp_layout *layout);
 /* How far neighbours along an axis of the order are apart. */
 uint32_t dtp_layout_stride(const struct dtp_layout *layout, enum dtp_mesh_axis axis);
-/* Fills coordinates[0 ... DTP_AXIS_ALL_COUNT - 1]. */
-void dtp_layout_coordinates(const struct dtp_layout *layout, uint32_t rank, uint32_t *coordinates);
-/* The rank at coordinates[0 ... DTP_AXIS_COUNT - 1]. */
-uint32_t dtp_layout_rank(const struct dtp_layout *layout, const uint32_t *coordinates);
-
-/* ---- groups --------------------------------------------------------------------------------------------------------
- */
 
 /* A stretch of equal strides. */
 struct dtp_stretch {
     uint32_t stride, size;
 };
 struct dtp_rank_group {
-    uint32_t first, size;
-    uint32_t stretch_count;
+    uint32_t size, stretch_count;
     struct dtp_stretch stretches[2 * DTP_AXIS_COUNT]; /* nearest neighbours first, sizes above 1 */
 };
-
-/* The group of a rank along some axes: either axes of the order, or of experts; 0 is the rank alone. Members are in the
- * order of ranks; each is in exactly one such group. */
-struct dtp_rank_group dtp_layout_group(const struct dtp_layout *layout, unsigned axes, uint32_t rank);
-/* The i-th member. */
-uint32_t dtp_rank_group_member(const struct dtp_rank_group *group, uint32_t i);
-
-/* What of a cluster a group's members share. Ranks lie on nodes in their order. */
-struct dtp_group_spread {
-    uint32_t nodes;         /* that the group has members on */
-    uint32_t most_of_node;  /* members on the node with most */
-    uint32_t least_of_node; /* ... with least of those */
-    uint32_t rails;         /* places within a node (GPU i is on rail i) that members have: 1, all are on one rail */
-    uint32_t leaves;        /* leaf switches: of nodes, or, in a rail-optimised fabric, of one rail of them */
-};
-/* Linear in the group's size. */
-struct dtp_group_spread dtp_group_spread_of(const struct dtp_rank_group *group, const struct dtp_cluster *cluster);
+/* The groups along some axes, either of the order, or of experts; 0: each rank is alone. */
+struct dtp_rank_group dtp_layout_group(const struct dtp_layout *layout, unsigned axes);
 
 #endif

@@ -55,7 +55,7 @@ struct dtp_layout dtp_plan_layout(const struct dtp_plan *plan, const struct dtp_
 struct dtp_stretch dtp_plan_group(const struct dtp_plan *plan, const struct dtp_cluster *cluster, unsigned axes)
 {
     struct dtp_layout layout = dtp_plan_layout(plan, cluster);
-    struct dtp_rank_group group = dtp_layout_group(&layout, axes, 0);
+    struct dtp_rank_group group = dtp_layout_group(&layout, axes);
     struct dtp_stretch out = {.stride = 1, .size = group.size};
     if (group.stretch_count)
         out.stride = group.stretches[0].stride;

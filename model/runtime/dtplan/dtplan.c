@@ -307,7 +307,7 @@ static void check_folded_experts(struct dtp_resolver *r, const struct dtp_execut
         dtp_plan_refuse(r, "layout_order",
                         "with ep and tp under hybrid_shard begins with tp; leave it out, or use full_shard");
     const struct dtp_layout layout = dtp_plan_layout(p, r->cluster);
-    if (dtp_layout_group(&layout, DTP_AXES(TP) | DTP_AXES_DENSE_DATA, 0).stretch_count > 1)
+    if (dtp_layout_group(&layout, DTP_AXES(TP) | DTP_AXES_DENSE_DATA).stretch_count > 1)
         dtp_plan_refuse(r, "layout_order",
                         "has pp between axes whose ranks divide experts with tp; put pp first or last, or leave it "
                         "out");

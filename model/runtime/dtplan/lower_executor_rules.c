@@ -20,19 +20,7 @@ static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint6
 
 static uint64_t attention_workspace(const struct dtp_transformer *t, const struct dtp_plan *plan, bool backward)
 {
-    const uint32_t cp = plan->cp ? plan->cp : 1, ranks = plan->cp_comm == DTP_CP_A2A ? cp : 1, tokens = cp / ranks,
-                   heads = ranks * dtp_context_chunks(plan, t->kv_heads);
-    const struct dtp_attention_asked asked = {.size = {.batch = (uint32_t)plan->micro_batch,
-                                                       .sequence = (uint32_t)(plan->sequence / tokens),
-                                                       .heads = (uint32_t)(t->heads / heads),
-                                                       .kv_heads = (uint32_t)(t->kv_heads / heads),
-                                                       .head_dim = (uint32_t)t->head_dim,
-                                                       .backward = backward,
-                                                       .deterministic = !plan->executor.atomic_attention},
-                                              .value_dim = (uint32_t)t->value_head_dim,
-                                              .halves = dtp_plan_compute_bytes(plan) == 2,
-                                              .bent = t->attention_softcap > 0 || t->position == DTP_POSITION_ALIBI,
-                                              .in_steps = tokens > 1};
+    const struct dtp_attention_asked asked = dtp_attention_asked_of(t, plan, backward);
     return dtp_attention_planned_bytes(&asked);
 }
 
