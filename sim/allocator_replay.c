@@ -348,8 +348,6 @@ static void replay_steps(struct replay *r, struct dtp_allocator_replay *out)
     if (!r->optimizer_made) /* updated on the host, or a program of forward and backward alone */
         take_persistent(r, OPTIMIZER_STATE);
     out->state = dtp_caching_allocator_look(r->allocator);
-    for (int s = 0; s < DTP_STREAM_COUNT; s++)
-        out->pool_reserved_bytes[s] = dtp_caching_allocator_pool_bytes(r->allocator, (enum dtp_stream)s);
 }
 
 enum dtp_status dtp_allocator_replay(const struct dtp_program *program, const struct dtp_timeline *timeline,

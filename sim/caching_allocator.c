@@ -36,7 +36,6 @@ struct pool {
     struct bin bin[BIN_COUNT];
     uint64_t used[BIN_COUNT / 64]; /* bit of each bin: it has blocks */
     uint32_t last;                 /* expandable segments: the block at the end of the range */
-    uint64_t reserved_bytes;
 };
 
 #define POOL_COUNT (2 * DTP_STREAM_COUNT) /* per stream: large, small */
@@ -228,9 +227,8 @@ static uint64_t segment_bytes(uint64_t bytes)
     return bytes < MEDIUM_REQUEST_BYTES ? MEDIUM_SEGMENT_BYTES : round_up(bytes, LARGE_ROUND_BYTES);
 }
 
-static void hold(struct dtp_caching_allocator *a, uint8_t pool, uint64_t bytes)
+static void hold(struct dtp_caching_allocator *a, uint64_t bytes)
 {
-    a->pool[pool].reserved_bytes += bytes;
     a->state.reserved_bytes += bytes;
     if (a->state.reserved_bytes > a->state.reserved_peak_bytes)
         a->state.reserved_peak_bytes = a->state.reserved_bytes;
@@ -241,7 +239,6 @@ static void release_segment(struct dtp_caching_allocator *a, uint32_t block)
     const struct block *b = &a->block[block];
     struct pool *pool = &a->pool[b->pool];
     uncache(a, block);
-    pool->reserved_bytes -= b->bytes;
     a->state.reserved_bytes -= b->bytes;
     a->state.segments--;
     if (pool->last == block)
@@ -283,7 +280,7 @@ static uint32_t new_segment(struct dtp_caching_allocator *a, uint8_t pool, uint6
                                      .next = DTP_NO_BLOCK,
                                      .pool = pool};
     a->state.segments++;
-    hold(a, pool, bytes);
+    hold(a, bytes);
     return block;
 }
 
@@ -298,7 +295,7 @@ static uint32_t extend_range(struct dtp_caching_allocator *a, uint8_t pool, uint
             a->state.out_of_memory = true;
         uncache(a, last);
         a->block[last].bytes += more;
-        hold(a, pool, more);
+        hold(a, more);
         return last;
     }
     uint32_t block = new_segment(a, pool, round_up(bytes, step));
@@ -394,9 +391,4 @@ bool dtp_caching_allocator_give(struct dtp_caching_allocator *allocator, uint32_
         block = previous;
     }
     return cache(a, block);
-}
-
-uint64_t dtp_caching_allocator_pool_bytes(const struct dtp_caching_allocator *allocator, enum dtp_stream stream)
-{
-    return allocator->pool[2 * stream].reserved_bytes + allocator->pool[2 * stream + 1].reserved_bytes;
 }

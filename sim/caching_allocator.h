@@ -41,15 +41,11 @@ struct dtp_caching_allocator_state {
 void dtp_caching_allocator_reset_peaks(struct dtp_caching_allocator *allocator);
 struct dtp_caching_allocator_state dtp_caching_allocator_look(const struct dtp_caching_allocator *allocator);
 
-/* Segments of one stream's pools. */
-uint64_t dtp_caching_allocator_pool_bytes(const struct dtp_caching_allocator *allocator, enum dtp_stream stream);
-
 /* ---- a program's steps ------------------------------------------------------------------------------------------ */
 
 struct dtp_allocator_replay {
     struct dtp_caching_allocator_state state; /* peaks are those of the last step */
-    uint64_t pool_reserved_bytes[DTP_STREAM_COUNT];
-    uint32_t steps; /* replayed until segments stopped growing, at most DTP_REPLAY_STEPS */
+    uint32_t steps;                           /* replayed until segments stopped growing, at most DTP_REPLAY_STEPS */
 };
 #define DTP_REPLAY_STEPS 6
 

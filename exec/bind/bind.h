@@ -119,12 +119,6 @@ static inline uint32_t dtp_binding_shards(const struct dtp_binding *binding)
     uint32_t shards = dtp_program_execution(binding->job.program)->shards;
     return shards ? shards : 1;
 }
-
-static inline uint32_t dtp_binding_shard_stride(const struct dtp_binding *binding)
-{
-    uint32_t stride = dtp_program_execution(binding->job.program)->shard_stride;
-    return stride ? stride : 1;
-}
 /* Where this rank is among those that divide each layer's matrices, and how many these are. */
 struct dtp_tensor_place {
     uint32_t index, ranks;

@@ -82,12 +82,6 @@ static const struct dtp_launcher launchers[] = {
      "torchrun $ranks -m axolotl.cli.train \"$here/axolotl.yaml\""},
 };
 
-const struct dtp_launcher *dtp_launchers(size_t *count)
-{
-    *count = sizeof launchers / sizeof *launchers;
-    return launchers;
-}
-
 /* Whether the word is one of those with bars between. */
 static bool is_among(const char *words, const char *word)
 {

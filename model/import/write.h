@@ -54,7 +54,6 @@ struct dtp_launcher {
     const char *names[2]; /* a setting of the second file that names the first, and the name; or NULL */
     const char *command;  /* one line of a shell script: $here is its folder, $TRAIN the user's program */
 };
-const struct dtp_launcher *dtp_launchers(size_t *count);
 /* That of the name; NULL: of the plan's runtime. A fault where there is none. */
 const struct dtp_launcher *dtp_launcher_of(const char *name, const struct dtp_job *job, struct dtp_faults *faults);
 

@@ -86,7 +86,6 @@ struct dtp_observed_log {
     double step_s,
         tokens_per_s;    /* medians behind the first two; 0: not said. tokens_per_s: of one GPU in torchtitan's */
     uint64_t peak_bytes; /* largest that it says; 0: not said */
-    double slowest_step_s;
 };
 
 enum dtp_observed_what { DTP_OBSERVED_MEMORY, DTP_OBSERVED_TIME, DTP_OBSERVED_LOG };

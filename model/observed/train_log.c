@@ -81,16 +81,12 @@ enum dtp_status dtp_read_train_log(const char *path, const char *text, struct dt
     if (status == DTP_OK && l->step_count + l->tokens_count == 0)
         status = dtp_fault(faults, DTP_BAD_INPUT, path, 0, "has no step of torchtitan or Megatron-LM");
     if (status == DTP_OK) {
-        double slowest = 0;
-        for (size_t i = WARM_UP_STEPS; i < l->step_count; i++)
-            slowest = fmax(slowest, l->step_s[i]);
         out->tool = l->step_count ? "a log of Megatron-LM" : "a log of torchtitan";
         out->what = DTP_OBSERVED_LOG;
         out->log = (struct dtp_observed_log){.steps = (uint32_t)(l->step_count ? l->step_count : l->tokens_count),
                                              .step_s = median_behind_warm_up(l->step_s, l->step_count),
                                              .tokens_per_s = median_behind_warm_up(l->tokens_per_s, l->tokens_count),
-                                             .peak_bytes = (uint64_t)l->peak_bytes,
-                                             .slowest_step_s = slowest};
+                                             .peak_bytes = (uint64_t)l->peak_bytes};
     }
     free(copy);
     free(l);

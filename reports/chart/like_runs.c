@@ -94,7 +94,6 @@ static void summarise_throughput(double *errors_pct, size_t count, struct dtp_li
     if (count == 0)
         return;
     out->low_ratio = ratio(dtp_quantile(errors_pct, count, 0.9)); /* upwards in the error is downwards in the ratio */
-    out->middle_ratio = ratio(dtp_quantile(errors_pct, count, 0.5));
     out->high_ratio = ratio(dtp_quantile(errors_pct, count, 0.1));
     out->median_abs_pct = median_abs(errors_pct, count);
 }

@@ -17,8 +17,7 @@ struct dtp_like_runs {
     enum dtp_likeness likeness;
     size_t count; /* of runs with measured tokens/s; 0: nothing below is set */
     double median_abs_pct;
-    /* measured / predicted tokens/s: the tenth, the middle and the ninetieth of 100 runs. */
-    double low_ratio, middle_ratio, high_ratio;
+    double low_ratio, high_ratio; /* measured / predicted tokens/s: the tenth and the ninetieth of 100 runs */
     enum dtp_likeness memory_likeness;
     size_t memory_count;                                    /* of runs with measured device or reserved memory */
     double memory_median_abs_pct, memory_largest_under_pct; /* how far memory was above what was predicted */

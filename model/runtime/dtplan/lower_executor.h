@@ -239,7 +239,6 @@ struct dtp_executor_rules {
     uint64_t vocab_stride;        /* columns of the logits: dtp_parameter_head_rows */
     uint64_t sequence;            /* tokens of a sequence that the rank has: context parallel ranks share it */
     uint64_t chunk_tokens, chunk_count; /* of head and loss; the last chunk may have fewer rows */
-    uint64_t up_width;                  /* columns of the up matmul's result: f, or 2 f with a gate */
     uint64_t statistics_bytes;          /* of a norm, for a row */
     uint64_t attention_workspace_bytes, attention_backward_workspace_bytes;
     uint64_t shard_ranks, replicas; /* N ranks share a copy of what is sharded; R copies */

@@ -88,7 +88,6 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
                                        .sequence = plan->sequence / (plan->cp ? plan->cp : 1),
                                        .tensor_ranks = plan->sequence_shards ? plan->sequence_shards : 1,
                                        .vocab_stride = dtp_parameter_head_rows(t),
-                                       .up_width = dtp_activation_is_gated(t->activation) ? 2 * t->ffn : t->ffn,
                                        .statistics_bytes = t->norm == DTP_RMS_NORM ? 4 : 8,
                                        .attention_workspace_bytes = attention_workspace(t, plan, false),
                                        .attention_backward_workspace_bytes = attention_workspace(t, plan, true),
