@@ -149,7 +149,7 @@ enum dtp_status dtp_checkpoint_prepare(const char *directory, bool resumes, bool
 }
 
 /* Writes JSON below the partial folder; *crc becomes the sum of its text. */
-static enum dtp_status write_json(const struct writer *w, const char *name, const json_t *json, uint64_t *crc)
+static enum dtp_status write_json(const struct writer *w, const char *name, const json_t *json)
 {
     char path[DTP_CHECKPOINT_PATH_BYTES + 32];
     char *text = json ? json_dumps(json, JSON_INDENT(1) | JSON_SORT_KEYS) : NULL;
@@ -160,8 +160,6 @@ static enum dtp_status write_json(const struct writer *w, const char *name, cons
     bool whole = file >= 0 && write_all(file, text, strlen(text));
     if (file >= 0)
         whole = sync_and_close(file) && whole;
-    if (crc)
-        *crc = dtp_crc64(0, text, strlen(text));
     free(text);
     return whole ? DTP_OK : failed(w, path);
 }
@@ -261,7 +259,7 @@ static enum dtp_status write_rank(struct writer *w, const struct dtp_state_part 
                               (json_int_t)w->written_bytes, "blocks", blocks);
     snprintf(name, sizeof name, "rank-%04" PRIu32 ".json", w->place->rank);
     if (status == DTP_OK)
-        status = write_json(w, name, index, NULL);
+        status = write_json(w, name, index);
     json_decref(index);
     return status;
 }
@@ -307,7 +305,7 @@ static enum dtp_status write_manifest(const struct writer *w, const struct dtp_c
         json_object_set_new(manifest, "good_steps", json_integer((json_int_t)position->good_steps));
     }
     if (status == DTP_OK)
-        status = write_json(w, "manifest.json", manifest, NULL);
+        status = write_json(w, "manifest.json", manifest);
     json_decref(manifest);
     return status;
 }

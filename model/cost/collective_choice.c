@@ -74,8 +74,8 @@ struct dtp_collective_cost dtp_collective_cost_chosen(const struct dtp_cluster *
 {
     const enum way way = way_of(cluster, group, execution, collective, carried);
     const bool measured = way == BY_STORES && cluster->measured && !execution->collective_ctas &&
-                          dtp_measured_has(cluster->measured, DTP_MEASUREMENT_COLLECTIVE,
-                                           dtp_measured_collective_text(DTP_ALL_TO_ALL, DTP_CARRIED_UNEVEN));
+                          dtp_measured_has_collective(cluster->measured,
+                                                      dtp_measured_collective_text(DTP_ALL_TO_ALL, DTP_CARRIED_UNEVEN));
     struct dtp_collective_cost cost =
         dtp_collective_cost_carried(cluster, group, collective, measured ? DTP_CARRIED_UNEVEN : carried);
     if (!measured)

@@ -89,7 +89,7 @@ static void write_stages(const void *field, struct dtp_job_value *out)
 static bool parse_layout_order(const char *text, void *field)
 {
     struct dtp_layout layout;
-    if (dtp_layout_parse_order(text, &layout, NULL) != DTP_OK)
+    if (!dtp_layout_parse_order(text, &layout))
         return false;
     memcpy(field, layout.order, sizeof layout.order);
     return true;

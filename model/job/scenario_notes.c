@@ -153,7 +153,7 @@ void dtp_note_unmeasured(struct dtp_resolution *r)
                 {uneven, dtp_measured_collective_text(DTP_ALL_TO_ALL, DTP_CARRIED_UNEVEN)}};
     char missing[96] = "";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (rows[i].made && !dtp_measured_has(cluster->measured, DTP_MEASUREMENT_COLLECTIVE, rows[i].what))
+        if (rows[i].made && !dtp_measured_has_collective(cluster->measured, rows[i].what))
             dtp_append_part(missing, sizeof missing, ", ", "%s", rows[i].what);
     if (*missing)
         note_plan(r,

@@ -242,8 +242,7 @@ static void multiply(const struct pass *pass, struct dtp_draft *draft, int index
     dtp_draft_end(l, draft);
     if (rows) {
         pass->module->tensor[matrix->result] =
-            dtp_lower_scatter_sum(l, matrix->name, whole, DTP_READ | DTP_FREE, dtp_layer_tensor_text(matrix->result),
-                                  DTP_OWNER_ACTIVATIONS, true);
+            dtp_lower_scatter_sum(l, matrix->name, whole, dtp_layer_tensor_text(matrix->result), true);
         pass->module->alive |= UINT64_C(1) << matrix->result;
     } else if (terms) {
         dtp_lower_sum_in_place(l, matrix->name, pass->module->tensor[matrix->result],

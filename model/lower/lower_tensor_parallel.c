@@ -196,10 +196,11 @@ static dtp_buffer_id scatter(struct dtp_lowering *l, const char *name, dtp_buffe
     return sum;
 }
 
-dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
-                                    const char *result, enum dtp_owner owner, bool in_pieces)
+dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, const char *result,
+                                    bool in_pieces)
 {
-    return scatter(l, name, terms, access, result, owner, l->transformer->hidden, in_pieces);
+    return scatter(l, name, terms, DTP_READ | DTP_FREE, result, DTP_OWNER_ACTIVATIONS, l->transformer->hidden,
+                   in_pieces);
 }
 
 dtp_buffer_id dtp_lower_sum_of_rows(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,

@@ -531,13 +531,12 @@ static enum dtp_status from_all_layers(const struct step *step, uint32_t *micro_
 }
 
 enum dtp_status dtp_miniature_whole(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
-                                    struct dtp_faults *faults)
+                                    const struct dtp_plan *plan, struct dtp_program **out, struct dtp_faults *faults)
 {
     struct step step = {transformer, cluster, plan, NULL, faults};
     struct dtp_live_runs runs = {.run = NULL};
     uint32_t micro_steps = dtp_miniature_size_of(transformer, plan, 1).micro_steps;
-    enum dtp_status status = from_all_layers(&step, &micro_steps, op_limit, &runs, out);
+    enum dtp_status status = from_all_layers(&step, &micro_steps, 0, &runs, out);
     dtp_live_runs_release(&runs);
     return status;
 }

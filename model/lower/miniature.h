@@ -81,7 +81,6 @@ enum dtp_status dtp_miniature_of_many(const struct dtp_transformer *transformer,
 /* For whoever must see the buffers themselves: the program of all layers with as few micro-steps as have the same live
  * bytes. The caller destroys *out. */
 enum dtp_status dtp_miniature_whole(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
-                                    const struct dtp_plan *plan, uint32_t op_limit, struct dtp_program **out,
-                                    struct dtp_faults *faults);
+                                    const struct dtp_plan *plan, struct dtp_program **out, struct dtp_faults *faults);
 
 #endif

@@ -358,10 +358,11 @@ static double kind_distance(enum dtp_collective asked, enum dtp_collective measu
     return asked == measured ? 0 : like ? 100 : INFINITY;
 }
 
-bool dtp_measured_has(const struct dtp_measured *measured, enum dtp_measurement measurement, const char *what)
+bool dtp_measured_has_collective(const struct dtp_measured *measured, const char *what)
 {
     for (size_t i = 0; i < measured->rows.count; i++)
-        if (measured->rows.row[i].measurement == measurement && strcmp(measured->rows.row[i].what, what) == 0)
+        if (measured->rows.row[i].measurement == DTP_MEASUREMENT_COLLECTIVE &&
+            strcmp(measured->rows.row[i].what, what) == 0)
             return true;
     return false;
 }

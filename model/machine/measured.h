@@ -81,8 +81,8 @@ const struct dtp_measured_curve *dtp_measured_collective(const struct dtp_measur
                                                          enum dtp_collective collective, enum dtp_carried carried,
                                                          const struct dtp_measured_group *group,
                                                          enum dtp_collective *as, struct dtp_measured_group *of);
-/* Whether there is a row of that, whatever its shape. */
-bool dtp_measured_has(const struct dtp_measured *measured, enum dtp_measurement measurement, const char *what);
+/* Whether there is a row of that collective, whatever its shape. */
+bool dtp_measured_has_collective(const struct dtp_measured *measured, const char *what);
 
 /* What a collective and kernels beside it do to each other. */
 struct dtp_measured_contention {

@@ -87,7 +87,7 @@ static void read_epsilon(struct dtp_hf_reader *reader, const struct dtp_hf_famil
                        : family->modern     ? "rms_norm_eps"
                                             : "layer_norm_epsilon|layer_norm_eps";
     double absent = family->epsilon > 0 ? family->epsilon : family->modern ? 1e-6 : 1e-5;
-    t->norm_epsilon = dtp_hf_number(reader, keys, absent, 0, 1);
+    t->norm_epsilon = dtp_hf_number(reader, keys, absent, 1);
 }
 
 /* Keys that make another model of a family without experts. */

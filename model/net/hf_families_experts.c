@@ -23,7 +23,7 @@ static void read_weights(struct dtp_hf_reader *reader, bool divides, double scal
 {
     t->router_norm = dtp_hf_switch(reader, "norm_topk_prob", divides);
     if (scale > 0)
-        t->router_scale = dtp_hf_number(reader, "routed_scaling_factor", scale, 0, 1e6);
+        t->router_scale = dtp_hf_number(reader, "routed_scaling_factor", scale, 1e6);
 }
 
 /* Each expert is as wide as intermediate_size says. */

@@ -145,16 +145,16 @@ uint64_t dtp_hf_integer(struct dtp_hf_reader *reader, const char *keys, uint64_t
     return absent;
 }
 
-double dtp_hf_number(struct dtp_hf_reader *reader, const char *keys, double absent, double above, double maximum)
+double dtp_hf_number(struct dtp_hf_reader *reader, const char *keys, double absent, double maximum)
 {
     struct found found = find(reader, keys);
     if (!found.value)
         return absent;
     double value = json_number_value(found.value); /* 0 for other types */
-    if (json_is_number(found.value) && value > above && value <= maximum)
+    if (json_is_number(found.value) && value > 0 && value <= maximum)
         return value;
     char needed[96];
-    snprintf(needed, sizeof needed, "a number above %g, at most %g", above, maximum);
+    snprintf(needed, sizeof needed, "a number above 0, at most %g", maximum);
     refuse_value(reader, &found, needed);
     return absent;
 }

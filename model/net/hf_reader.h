@@ -25,8 +25,8 @@ struct dtp_hf_reader {
 /* A whole number in [minimum, maximum]. */
 uint64_t dtp_hf_integer(struct dtp_hf_reader *reader, const char *keys, uint64_t absent, uint64_t minimum,
                         uint64_t maximum);
-/* A number above `above`, at most `maximum`. */
-double dtp_hf_number(struct dtp_hf_reader *reader, const char *keys, double absent, double above, double maximum);
+/* A number above 0, at most `maximum`. */
+double dtp_hf_number(struct dtp_hf_reader *reader, const char *keys, double absent, double maximum);
 bool dtp_hf_switch(struct dtp_hf_reader *reader, const char *keys, bool absent);
 /* Borrowed from the object. */
 const char *dtp_hf_text(struct dtp_hf_reader *reader, const char *keys, const char *absent);

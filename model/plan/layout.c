@@ -1,7 +1,6 @@
 #include "plan/layout.h"
 
 #include "base/append.h"
-#include "base/nearest.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -34,19 +33,7 @@ static unsigned axes_of_word(const char *word)
     return 0;
 }
 
-static enum dtp_status unknown_axis(const char *word, struct dtp_faults *faults)
-{
-    struct dtp_nearest nearest;
-    char hint[128];
-    dtp_nearest_begin(&nearest, word);
-    for (int i = 0; i < DTP_AXIS_COUNT; i++)
-        dtp_nearest_offer(&nearest, words[i]);
-    dtp_nearest_text(&nearest, hint, sizeof hint);
-    return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "order", "'%s' is no axis of ranks; %s", word,
-                           hint[0] ? hint : "write tp-cp-dp-pp");
-}
-
-enum dtp_status dtp_layout_parse_order(const char *text, struct dtp_layout *layout, struct dtp_faults *faults)
+bool dtp_layout_parse_order(const char *text, struct dtp_layout *layout)
 {
     unsigned seen = 0;
     int count = 0;
@@ -55,11 +42,8 @@ enum dtp_status dtp_layout_parse_order(const char *text, struct dtp_layout *layo
         char word[32];
         snprintf(word, sizeof word, "%.*s", (int)strcspn(at, "-"), at);
         unsigned axes = axes_of_word(word);
-        if (!axes)
-            return unknown_axis(word, faults);
-        if (seen & axes)
-            return dtp_fault_about(faults, DTP_BAD_INPUT, NULL, 0, "order", "'%s' is named twice in '%.64s'", word,
-                                   text);
+        if (!axes || seen & axes)
+            return false;
         seen |= axes;
         for (int i = 0; i < DTP_AXIS_COUNT; i++)
             if (axes & (1u << i))
@@ -69,7 +53,7 @@ enum dtp_status dtp_layout_parse_order(const char *text, struct dtp_layout *layo
         if (!(seen & (1u << i)))
             order[count++] = (enum dtp_mesh_axis)i;
     memcpy(layout->order, order, sizeof order);
-    return DTP_OK;
+    return true;
 }
 
 char *dtp_layout_order_text(const struct dtp_layout *layout, char *out, size_t bytes)

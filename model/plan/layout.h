@@ -16,8 +16,7 @@
 #ifndef DTP_LAYOUT_H
 #define DTP_LAYOUT_H
 
-#include "base/status.h"
-
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -60,8 +59,8 @@ struct dtp_layout {
 /* Sizes of 1 in the default order. */
 struct dtp_layout dtp_layout_default(void);
 /* "tp-cp-dp_shard-dp_replicate-pp", each axis once; "dp" stands for dp_shard and dp_replicate behind it. Axes that are
- * not named follow in the default order, pp last. DTP_BAD_INPUT: the word that is none, or stands twice. */
-enum dtp_status dtp_layout_parse_order(const char *text, struct dtp_layout *layout, struct dtp_faults *faults);
+ * not named follow in the default order, pp last. False: a word is none, or stands twice. */
+bool dtp_layout_parse_order(const char *text, struct dtp_layout *layout);
 /* Writes at most `bytes` bytes and returns `out`. */
 char *dtp_layout_order_text(const struct dtp_layout *layout, char *out, size_t bytes);
 /* How far neighbours along an axis of the order are apart. */

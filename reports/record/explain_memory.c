@@ -296,7 +296,7 @@ static enum dtp_status explain_program(const struct dtp_job *job, const struct d
                                        struct dtp_explanation *e, struct dtp_faults *faults)
 {
     struct dtp_program *program;
-    enum dtp_status status = dtp_miniature_whole(&job->transformer, &job->cluster, &job->plan, 0, &program, faults);
+    enum dtp_status status = dtp_miniature_whole(&job->transformer, &job->cluster, &job->plan, &program, faults);
     if (status != DTP_OK)
         return status;
     status = dtp_explain_peak(job, memory, program, e, faults);

@@ -467,8 +467,8 @@ static void test_ways_of_a_collective(void **state)
         assert_near(dtp_collective_time(&cost, 1e6),
                     rows[i].collective == DTP_SEND_RECV ? model_s : 1e-5 * model_s / gather_s, 1e-9);
     }
-    assert_true(dtp_measured_has(all, DTP_MEASUREMENT_COLLECTIVE, "shift"));
-    assert_false(dtp_measured_has(some, DTP_MEASUREMENT_COLLECTIVE, "shift"));
+    assert_true(dtp_measured_has_collective(all, "shift"));
+    assert_false(dtp_measured_has_collective(some, "shift"));
     dtp_measured_destroy(all);
     dtp_measured_destroy(some);
     dtp_measured_destroy(none);
