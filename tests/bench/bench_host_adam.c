@@ -2,6 +2,7 @@
  * Counted are the bytes that the formula moves (dtp_executor_optimizer_bytes): of each parameter the gradient read, the
  * weight written, master and moments both. Each figure is the best of ROUNDS; memory is touched by the threads that use
  * it, and arrays do not begin at multiples of large powers of two, where they would share the sets of every cache. */
+#include "base/clock.h"
 #include "device/host_adam.h"
 
 #include <pthread.h>
@@ -10,17 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #define ROUNDS 7
 #define APART_BYTES UINT64_C(4352)
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 struct share {
     char *to, *from;
@@ -42,7 +35,7 @@ static double copy_s(char *memory, size_t moved_bytes, uint32_t threads)
     struct share share[256];
     size_t each = moved_bytes / 2 / threads;
     for (int round = 0; round < ROUNDS; round++) {
-        double begin = now_s();
+        double begin = dtp_now_s();
         for (uint32_t i = 0; i < threads; i++) {
             share[i] = (struct share){memory + 2 * i * each, memory + (2 * i + 1) * each, each};
             if (pthread_create(&thread[i], NULL, copy_share, &share[i]) != 0)
@@ -50,7 +43,7 @@ static double copy_s(char *memory, size_t moved_bytes, uint32_t threads)
         }
         for (uint32_t i = 0; i < threads; i++)
             pthread_join(thread[i], NULL);
-        double seconds = now_s() - begin;
+        double seconds = dtp_now_s() - begin;
         best = seconds < best ? seconds : best;
     }
     return best;
@@ -60,9 +53,9 @@ static double adam_s(struct dtp_host_adam *adam, const struct dtp_adamw_args *ar
 {
     double best = 1e9;
     for (int round = 0; round < ROUNDS; round++) {
-        double begin = now_s();
+        double begin = dtp_now_s();
         dtp_host_adam_step(adam, args);
-        double seconds = now_s() - begin;
+        double seconds = dtp_now_s() - begin;
         best = seconds < best ? seconds : best;
     }
     return best;

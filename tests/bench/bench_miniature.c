@@ -3,6 +3,7 @@
  * time. build/bench_miniature; with `grid` as its argument the exact bytes alone, of each runtime and strategy with 1,
  * 4 and 16 micro-steps, without and with full checkpointing, the layers that were lowered (32: all) beside them; `grid
  * NAME`: of those whose row has that word. */
+#include "base/clock.h"
 #include "base/host_arena.h"
 #include "lower/lower.h"
 #include "lower/miniature.h"
@@ -20,13 +21,6 @@
 
 #define ROUNDS 300
 #define LAYERS 32
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void stop(const struct dtp_faults *faults)
 {
@@ -72,13 +66,13 @@ static void measure_time(const struct dtp_transformer *transformer, const struct
     double miniature_s = INFINITY, whole_s = INFINITY, step_s = 0;
     enum dtp_status status = DTP_OK;
     for (int i = 0; i < ROUNDS; i++) {
-        double start_s = now_s();
+        double start_s = dtp_now_s();
         status = dtp_miniature_time_of(&job, &miniature, faults);
         if (status != DTP_OK && status != DTP_NO)
             stop(faults);
-        double between_s = now_s();
+        double between_s = dtp_now_s();
         step_s = whole_step_s(&job, faults);
-        double end_s = now_s();
+        double end_s = dtp_now_s();
         miniature_s = fmin(miniature_s, between_s - start_s);
         whole_s = fmin(whole_s, end_s - between_s);
     }
@@ -108,12 +102,12 @@ static void measure(const char *name, struct dtp_plan plan)
     double miniature_s = INFINITY, whole_s = INFINITY;
     uint64_t whole_bytes = 0;
     for (int i = 0; i < ROUNDS; i++) {
-        double start_s = now_s();
+        double start_s = dtp_now_s();
         if (dtp_miniature_of(&transformer, &cluster, &plan, 0, &miniature, &faults) != DTP_OK)
             stop(&faults);
-        double between_s = now_s();
+        double between_s = dtp_now_s();
         whole_bytes = whole(&transformer, &cluster, &plan, &faults);
-        double end_s = now_s();
+        double end_s = dtp_now_s();
         miniature_s = fmin(miniature_s, between_s - start_s);
         whole_s = fmin(whole_s, end_s - between_s);
     }
@@ -190,10 +184,10 @@ static void measure_cell(const struct row *row, uint32_t micro_steps, enum dtp_c
         return;
     }
     for (int i = 0; i < ROUNDS; i++) {
-        double start_s = now_s();
+        double start_s = dtp_now_s();
         if (dtp_miniature_of(&transformer, &cluster, &plan, 0, &miniature, &faults) != DTP_OK)
             stop(&faults);
-        best_s = fmin(best_s, now_s() - start_s);
+        best_s = fmin(best_s, dtp_now_s() - start_s);
     }
     printf(" %8.1f (%2d)", 1e6 * best_s, miniature.layers ? (int)miniature.layers : LAYERS);
 }

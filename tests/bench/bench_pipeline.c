@@ -1,5 +1,6 @@
 /* How long the LLaMA 405B step of 16,384 GPUs takes to predict on one core: 16 stages, 64 micro-steps to 512, lowered,
  * simulated as a set, and all of it as `dtplan plan` asks for it. build/bench_pipeline */
+#include "base/clock.h"
 #include "base/host_arena.h"
 #include "machine/catalog.h"
 #include "runtime/runtimes.h"
@@ -8,16 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #define RUNS 5 /* the best of them, as other processes only ever add time */
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static double least(double a, double b)
 {
@@ -61,25 +54,25 @@ static void measure(const struct dtp_catalog *catalog, uint32_t accumulate)
         struct dtp_program_set set;
         struct dtp_timeline timelines[64];
         struct dtp_simulated simulated;
-        double start_s = now_s();
+        double start_s = dtp_now_s();
         if (dtp_lower_set(&job.transformer, &job.cluster, &job.plan, 0, &set, &faults) != DTP_OK)
             stop(&faults);
-        double lowered_s = now_s();
+        double lowered_s = dtp_now_s();
         if (dtp_simulate_proved_set(&set, &job.cluster, &options, timelines, &faults) != DTP_OK)
             stop(&faults);
-        double simulated_s = now_s();
+        double simulated_s = dtp_now_s();
         ops = 0;
         for (uint32_t r = 0; r < set.role_count; r++) {
             ops += dtp_program_op_count(set.roles[r].program);
             dtp_timeline_release(&timelines[r]);
         }
         dtp_program_set_release(&set);
-        double begin_s = now_s();
+        double begin_s = dtp_now_s();
         options.replay_allocator = true;
         if (dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
             stop(&faults);
         options.replay_allocator = false;
-        all_s = least(all_s, now_s() - begin_s);
+        all_s = least(all_s, dtp_now_s() - begin_s);
         dtp_simulated_release(&simulated);
         lower_s = least(lower_s, lowered_s - start_s);
         simulate_s = least(simulate_s, simulated_s - lowered_s);

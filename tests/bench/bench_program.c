@@ -1,6 +1,7 @@
 /* Lowering (or building by hand), proving and placing whole steps on one core; the best of some rounds, each in memory
  * that the ones before have used, as the programs of a search are. LLaMA-7B, full_shard over 8 GPUs, sequences of 2048:
  * one micro-step and sixteen. */
+#include "base/clock.h"
 #include "base/host_arena.h"
 #include "runtime/runtimes.h"
 #include "lower/lower.h"
@@ -9,19 +10,11 @@
 
 #include <stdint.h>
 #include <stdio.h>
-#include <time.h>
 
 #include "lib/hardware.h"
 #include "lib/step_program.h"
 
 #define ROUNDS 20
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static struct dtp_transformer llama_7b(void)
 {
@@ -66,16 +59,16 @@ static enum dtp_status one_round(uint32_t micro_steps, struct times *best, bool 
 {
     struct dtp_program *program;
     struct dtp_placement placement = {0};
-    double start = now_s();
+    double start = dtp_now_s();
     enum dtp_status status = make(micro_steps, &program, faults);
     if (status != DTP_OK)
         return status;
-    double built = now_s();
+    double built = dtp_now_s();
     status = dtp_program_verify(program, faults);
-    double verified = now_s();
+    double verified = dtp_now_s();
     if (status == DTP_OK)
         status = dtp_program_place(program, &placement, faults);
-    double placed = now_s();
+    double placed = dtp_now_s();
     keep_least(&best->build_s, built - start);
     keep_least(&best->verify_s, verified - built);
     keep_least(&best->place_s, placed - verified);

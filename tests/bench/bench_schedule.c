@@ -1,19 +1,12 @@
 /* Passes a second on one core: listed and proven, timed with all that is accounted for, timed for the makespan alone.
  */
+#include "base/clock.h"
 #include "schedule/schedule_time.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define PASSES 4000000 /* about so many of each */
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void time_kind(struct dtp_schedule_shape shape)
 {
@@ -24,24 +17,24 @@ static void time_kind(struct dtp_schedule_shape shape)
     double took_s[3] = {0}, sum = 0;
     size_t done = 0;
     while (done < PASSES) {
-        double start_s = now_s();
+        double start_s = dtp_now_s();
         if (dtp_schedule_create(&shape, &schedule, &faults) != DTP_OK ||
             dtp_schedule_timer_create(&schedule, DTP_SEND_BUFFERED, &timer, &faults) != DTP_OK) {
             fprintf(stderr, "%s\n", faults.text[0]);
             exit(1);
         }
-        took_s[0] += now_s() - start_s;
+        took_s[0] += dtp_now_s() - start_s;
         struct dtp_stage_cost *stages = calloc(schedule.stages, sizeof *stages);
         if (!stages)
             exit(3);
         dtp_stage_costs_equal(&schedule, 1, 1.2, 0.6, 0.1, stages);
         struct dtp_schedule_costs costs = {stages, 1};
-        start_s = now_s();
+        start_s = dtp_now_s();
         dtp_schedule_timer_run(timer, &costs, &timing);
-        took_s[1] += now_s() - start_s;
-        start_s = now_s();
+        took_s[1] += dtp_now_s() - start_s;
+        start_s = dtp_now_s();
         sum += dtp_schedule_timer_makespan(timer, &costs);
-        took_s[2] += now_s() - start_s;
+        took_s[2] += dtp_now_s() - start_s;
         done += dtp_schedule_pass_count(&schedule);
         free(stages);
         dtp_schedule_timer_destroy(timer);

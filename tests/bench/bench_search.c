@@ -1,5 +1,6 @@
 /* How many combinations a second a search judges: one 8-GPU question as large as the largest published one (Calculon's,
  * 190,000 configurations), on all cores. build/bench_search */
+#include "base/clock.h"
 #include "machine/catalog.h"
 #include "base/host_arena.h"
 #include "base/parallel.h"
@@ -7,14 +8,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static struct dtp_faults faults;
 
@@ -54,9 +47,9 @@ int main(void)
     for (size_t i = 0; i < sizeof question / sizeof *question; i++)
         check(dtp_axes_add(&axes, &catalog, question[i][0], question[i][1], "bench", &faults));
     struct dtp_search_question q = {.base = base, .axes = &axes, .catalog = &catalog, .simulate_count = 24};
-    double start_s = now_s();
+    double start_s = dtp_now_s();
     check(dtp_search(&q, &search, &faults));
-    double took_s = now_s() - start_s;
+    double took_s = dtp_now_s() - start_s;
     printf("search: %llu combinations (%llu refused, %llu pruned, %llu predicted, %llu simulated; memory of %llu "
            "estimated, %llu groups scanned again) in %.2f s on %u "
            "cores\n",

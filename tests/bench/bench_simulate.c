@@ -1,5 +1,6 @@
 /* How long lowering, simulating and replaying the allocator take on one core: LLaMA-7B with 16 micro-steps, a plain
  * step, and the same on 16,384 GPUs. build/bench_simulate */
+#include "base/clock.h"
 #include "sim/caching_allocator.h"
 #include "runtime/runtimes.h"
 #include "machine/catalog.h"
@@ -9,14 +10,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void stop(const struct dtp_faults *faults)
 {
@@ -50,16 +43,16 @@ static void measure(const char *name, const struct dtp_catalog *catalog, uint32_
         struct dtp_program *program;
         struct dtp_timeline timeline;
         struct dtp_allocator_replay replay;
-        double start_s = now_s();
+        double start_s = dtp_now_s();
         if (dtp_lower(model, &cluster, &plan, 0, &program, &faults) != DTP_OK)
             stop(&faults);
-        double lowered_s = now_s();
+        double lowered_s = dtp_now_s();
         if (dtp_simulate(program, &cluster, &options, &timeline, &faults) != DTP_OK)
             stop(&faults);
-        double simulated_s = now_s();
+        double simulated_s = dtp_now_s();
         if (dtp_allocator_replay(program, &timeline, false, 0, &replay, &faults) != DTP_OK)
             stop(&faults);
-        double end_s = now_s();
+        double end_s = dtp_now_s();
         lower_s = lowered_s - start_s < lower_s ? lowered_s - start_s : lower_s;
         simulate_s = simulated_s - lowered_s < simulate_s ? simulated_s - lowered_s : simulate_s;
         replay_s = end_s - simulated_s < replay_s ? end_s - simulated_s : replay_s;

@@ -101,9 +101,9 @@ static void kill_and_stop(struct elastic_run *run)
  * that has met nobody yet is left alone until it has: else its end would be another fault than the one asked for. */
 static void cut_rank(struct elastic_run *run, uint32_t rank, enum elastic_hand hand)
 {
-    double until_s = elastic_now_s() + most_s(10);
+    double until_s = dtp_now_s() + most_s(10);
     int sockets = 0;
-    while (sockets < 2 && elastic_now_s() < until_s && !elastic_ended(run)) {
+    while (sockets < 2 && dtp_now_s() < until_s && !elastic_ended(run)) {
         pid_t pid = elastic_rank(run, rank);
         if (pid > 0 && elastic_sockets(pid, ELASTIC_COUNT) >= 2)
             sockets = elastic_sockets(pid, hand);
@@ -260,9 +260,9 @@ static double struck_s[TRIALS];
 
 static void await_step(struct elastic_run *run, const char *name, uint64_t step)
 {
-    double until_s = elastic_now_s() + 2 * BUSY_S;
+    double until_s = dtp_now_s() + 2 * BUSY_S;
     for (struct elastic_account a = elastic_account(run); !a.stepping || a.step < step; a = elastic_account(run)) {
-        if (elastic_ended(run) || elastic_now_s() > until_s)
+        if (elastic_ended(run) || dtp_now_s() > until_s)
             fail_msg("%s: no step %" PRIu64, name, step);
         usleep(20000);
     }
@@ -273,12 +273,12 @@ static void await_step(struct elastic_run *run, const char *name, uint64_t step)
 static void await_words(struct elastic_run *run, const char *words)
 {
     static char said[65536];
-    double until_s = elastic_now_s() + 2 * BUSY_S;
+    double until_s = dtp_now_s() + 2 * BUSY_S;
     do {
         usleep(20000);
         said[0] = '\0';
         elastic_read(run, "err", said, sizeof said);
-    } while (!strstr(said, words) && !elastic_ended(run) && elastic_now_s() < until_s);
+    } while (!strstr(said, words) && !elastic_ended(run) && dtp_now_s() < until_s);
 }
 
 static void await_end(struct elastic_run *run, const struct trial *trial, double since_s)
@@ -286,7 +286,7 @@ static void await_end(struct elastic_run *run, const struct trial *trial, double
     bool resumed = !trial->strike || trial->generations < 2;
     while (!elastic_ended(run)) {
         struct elastic_account a = elastic_account(run);
-        double waited_s = elastic_now_s() - since_s;
+        double waited_s = dtp_now_s() - since_s;
         resumed = resumed || (a.generations >= 2 && a.stepping);
         if (!resumed && waited_s > RESUMED_S && waited_s > most_s(RESUMED_S))
             fail_msg("%s: no step %.0f s after it happened", trial->name, waited_s);
@@ -355,7 +355,7 @@ static double happen(const struct trial *trial, struct elastic_run *run)
 {
     if (trial->strike)
         await_step(run, trial->name, STRIKE);
-    double now_s = elastic_now_s();
+    double now_s = dtp_now_s();
     if (trial->strike)
         trial->strike(run);
     return now_s;
@@ -519,10 +519,10 @@ static void test_many_kills(void **state)
         await_step(&run, "many", every / 5 + i * every + drawn(&seed, every / 2));
         uint32_t generations = elastic_account(&run).generations;
         strike_at_random(&run, i % KINDS, (uint32_t)drawn(&seed, ELASTIC_RANKS));
-        double struck = elastic_now_s(), waited = 0;
+        double struck = dtp_now_s(), waited = 0;
         for (struct elastic_account a = elastic_account(&run); a.generations == generations || !a.stepping;
              a = elastic_account(&run)) {
-            waited = elastic_now_s() - struck;
+            waited = dtp_now_s() - struck;
             if (elastic_ended(&run) || (waited > resumed_s && waited > most_s(resumed_s)))
                 fail_msg("kill %" PRIu64 ": no step after %.0f s", i, waited);
             usleep(20000);

@@ -1,4 +1,5 @@
 /* Runs of small shell scripts in the place of ranks. */
+#include "base/clock.h"
 #include "ranks/launcher.h"
 
 #include <setjmp.h>
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -67,21 +67,14 @@ static void test_the_worst_status_counts(void **state)
     assert_int_equal(dtp_launch(missing, 2, &faults), DTP_ENVIRONMENT);
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Nobody has met yet, so nobody hears of it: those that wait are ended before their own patience is (control.h). */
 static void test_a_rank_killed_before_it_joined_is_named_soon(void **state)
 {
     (void)state;
     struct dtp_faults faults = {0};
-    double begin_s = seconds();
+    double begin_s = dtp_now_s();
     assert_int_equal(launch("[ $RANK = 1 ] && kill -9 $$; exec sleep 60", 2, &faults), DTP_ENVIRONMENT);
-    assert_true(seconds() - begin_s < DTP_LAUNCH_GRACE_S - 5);
+    assert_true(dtp_now_s() - begin_s < DTP_LAUNCH_GRACE_S - 5);
     assert_non_null(strstr(faults.text[0], "rank 1 was ended by signal 9"));
 }
 
@@ -105,8 +98,8 @@ static void wait_for_file(const char *name)
 {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    for (double end_s = seconds() + 60; access(path, F_OK) != 0;) {
-        assert_true(seconds() < end_s);
+    for (double end_s = dtp_now_s() + 60; access(path, F_OK) != 0;) {
+        assert_true(dtp_now_s() < end_s);
         usleep(20000);
     }
 }
@@ -159,8 +152,8 @@ static void test_ranks_end_with_the_launcher(void **state)
         assert_non_null(fgets(text, sizeof text, file));
         fclose(file);
         remove(path);
-        for (double end_s = seconds() + 30; runs(atoi(text));) {
-            assert_true(seconds() < end_s);
+        for (double end_s = dtp_now_s() + 30; runs(atoi(text));) {
+            assert_true(dtp_now_s() < end_s);
             usleep(20000);
         }
     }

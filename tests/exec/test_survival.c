@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "lib/run_fixture.h"
 
 #include "lib/free_port.h"
@@ -17,7 +18,6 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define RANKS 3
@@ -63,13 +63,6 @@ struct job {
     char folder[3000];
 };
 static struct job jobs[HAPPENINGS];
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- starting ---------------------------------------------------------------------------------------------------- */
 
@@ -129,7 +122,7 @@ static void take_port(struct job *job)
 static void start(enum happening what)
 {
     struct job *job = &jobs[what];
-    *job = (struct job){.port = free_port(), .stranger = -1, .since_s = now_s()};
+    *job = (struct job){.port = free_port(), .stranger = -1, .since_s = dtp_now_s()};
     snprintf(job->folder, sizeof job->folder, "%s/tests/survival_%s", TEST_BINARY_DIR, expected[what].name);
     mkdir(job->folder, 0777);
     if (what == PORT_TAKEN)
@@ -157,9 +150,9 @@ static size_t read_file(const struct job *job, const char *kind, uint32_t rank, 
 static void wait_for_steps(const struct job *job)
 {
     static char events[1 << 20];
-    double end_s = now_s() + BUSY_S;
+    double end_s = dtp_now_s() + BUSY_S;
     do {
-        assert_true(now_s() < end_s);
+        assert_true(dtp_now_s() < end_s);
         usleep(50000);
         read_file(job, "out", 0, events, sizeof events);
     } while (!strstr(events, "\"event\":\"checkpoint\""));
@@ -172,7 +165,7 @@ static void strike(enum happening what)
     if (!expected[what].runs)
         return;
     wait_for_steps(job);
-    job->since_s = now_s();
+    job->since_s = dtp_now_s();
     assert_int_equal(kill(job->pid[expected[what].victim], what == STOPPED ? SIGSTOP : SIGKILL), 0);
 }
 
@@ -180,7 +173,7 @@ static bool reap(struct job *job, uint32_t rank)
 {
     if (job->pid[rank] && waitpid(job->pid[rank], &job->status[rank], WNOHANG) == job->pid[rank]) {
         job->pid[rank] = 0;
-        job->ended_s[rank] = now_s();
+        job->ended_s[rank] = dtp_now_s();
     }
     return job->pid[rank] == 0;
 }
@@ -200,8 +193,8 @@ static void wait_for_the_others(enum happening what)
         all = true;
         for (uint32_t rank = 0; rank < RANKS; rank++)
             all = (reap(job, rank) || (what == STOPPED && rank == expected[what].victim)) && all;
-        if (now_s() - job->since_s > MOST_S && now_s() - job->since_s > most_s())
-            fail_msg("%s: ranks that have not ended after %.0f s", expected[what].name, now_s() - job->since_s);
+        if (dtp_now_s() - job->since_s > MOST_S && dtp_now_s() - job->since_s > most_s())
+            fail_msg("%s: ranks that have not ended after %.0f s", expected[what].name, dtp_now_s() - job->since_s);
         usleep(20000);
     }
     if (what == STOPPED)

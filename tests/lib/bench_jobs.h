@@ -3,20 +3,13 @@
 #ifndef TEST_BENCH_JOBS_H
 #define TEST_BENCH_JOBS_H
 
+#include "base/clock.h"
 #include "lib/random_plans.h"
 
 #include <math.h>
-#include <time.h>
 
 #define BENCH_JOBS 4096
 #define BENCH_ROUNDS 100
-
-static inline double bench_now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static struct random_job bench_job[BENCH_JOBS];
 
@@ -25,10 +18,10 @@ static inline void bench_rounds(const char *name, double (*predict)(const struct
 {
     double best_s = INFINITY, checksum = 0;
     for (int round = 0; round < rounds; round++) {
-        double start_s = bench_now_s();
+        double start_s = dtp_now_s();
         for (int i = 0; i < BENCH_JOBS; i++)
             checksum += predict(&bench_job[i]);
-        best_s = fmin(best_s, bench_now_s() - start_s);
+        best_s = fmin(best_s, dtp_now_s() - start_s);
     }
     printf("%s: %.0f configurations/s on one core (%.2f us each, best of %d rounds of %d; checksum %.6g)\n", name,
            BENCH_JOBS / best_s, best_s / BENCH_JOBS * 1e6, rounds, BENCH_JOBS, checksum);

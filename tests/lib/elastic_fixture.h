@@ -2,6 +2,7 @@
 #ifndef DTP_ELASTIC_FIXTURE_H
 #define DTP_ELASTIC_FIXTURE_H
 
+#include "base/clock.h"
 #include "lib/remove_all.h"
 
 #include <dirent.h>
@@ -17,7 +18,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define ELASTIC_RANKS 4
@@ -33,13 +33,6 @@ static inline const char *elastic_device(void)
 {
     const char *given = getenv("DTPLAN_TEST_DEVICE");
     return given ? given : "--device host --threads 1";
-}
-
-static inline double elastic_now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static inline void elastic_redirect(const struct elastic_run *run, const char *name, int descriptor)

@@ -82,16 +82,23 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     return plan;
 }
 
+/* The job with this plan is one that our executor runs. */
+static inline bool random_executor_takes(struct random_job *job, const struct dtp_plan *plan)
+{
+    job->plan = job->asked = *plan;
+    return dtp_transformer_check(&job->transformer, NULL, 0, NULL) == DTP_OK &&
+           dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
+           dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK &&
+           dtp_executor_check(&job->transformer, &job->cluster, &job->plan, NULL) == DTP_OK;
+}
+
 static inline bool random_executor_job(struct random_job *job)
 {
     for (int attempt = 0; attempt < 1000; attempt++) {
         job->transformer = random_executor_transformer();
         job->cluster = random_below(4) ? random_cluster() : test_cluster(test_h200(), 1, 8);
-        job->plan = job->asked = random_executor_plan(&job->cluster, &job->transformer);
-        if (dtp_transformer_check(&job->transformer, NULL, 0, NULL) == DTP_OK &&
-            dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
-            dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK &&
-            dtp_executor_check(&job->transformer, &job->cluster, &job->plan, NULL) == DTP_OK)
+        const struct dtp_plan plan = random_executor_plan(&job->cluster, &job->transformer);
+        if (random_executor_takes(job, &plan))
             return true;
     }
     return false;
@@ -116,9 +123,7 @@ static inline void random_executor_adapted_job(struct random_job *job)
         plan.optimizer = random_below(3) ? DTP_ADAMW_FUSED : random_bool() ? DTP_SGD : DTP_ADAM8BIT;
         if (plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
             plan.checkpointing = DTP_CHECKPOINT_FULL;
-        job->asked = job->plan = plan;
-        if (dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK &&
-            dtp_executor_check(&job->transformer, &job->cluster, &job->plan, NULL) == DTP_OK)
+        if (random_executor_takes(job, &plan))
             return;
     }
 }
@@ -181,10 +186,7 @@ static inline void random_executor_expert_job(struct random_job *job)
             *(random_bool() ? &t->dense_layers : &t->expert_layer_step) = 1 + random_below(t->layers - 1);
         if (plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
             plan.checkpointing = DTP_CHECKPOINT_FULL;
-        job->asked = job->plan = plan;
-        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK &&
-            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
-            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
+        if (random_executor_takes(job, &plan))
             return;
     }
 }
@@ -212,10 +214,7 @@ static inline void random_executor_latent_job(struct random_job *job, int turn)
         plan.offload = DTP_OFFLOAD_NONE;
         if (plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
             plan.checkpointing = DTP_CHECKPOINT_FULL;
-        job->asked = job->plan = plan;
-        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK &&
-            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
-            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
+        if (random_executor_takes(job, &plan))
             return;
     }
 }
@@ -239,10 +238,7 @@ static inline void random_executor_narrow_job(struct random_job *job, int turn)
         if (plan.offload == DTP_OFFLOAD_NONE)
             plan.optimizer = t->layers % 3 == 0 ? DTP_SGD : t->layers % 3 == 1 ? DTP_ADAM8BIT : DTP_ADAMW_FUSED;
         job->cluster.gpu = test_h200();
-        job->asked = job->plan = plan;
-        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK && dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
-            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
-            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
+        if (random_executor_takes(job, &plan))
             return;
     }
 }

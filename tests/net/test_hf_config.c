@@ -12,6 +12,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "lib/said.h"
+
 #define FIXTURES TEST_SOURCE_DIR "/tests/fixtures/hf/"
 
 /* ---- real files ------------------------------------------------------------------------------------------------- */
@@ -88,10 +90,7 @@ static void expect_file_fault(const char *file, const char *part)
     struct dtp_faults faults = {0};
     snprintf(path, sizeof path, FIXTURES "%s", file);
     assert_int_equal(dtp_hf_config_read(path, &t, &faults), DTP_BAD_INPUT);
-    for (size_t i = 0; i < faults.count; i++)
-        if (strstr(faults.text[i], part))
-            return;
-    fail_msg("%s: '%s' is not said but '%s'", file, part, faults.text[0]);
+    assert_said(&faults, part);
 }
 
 static void test_unknown_kinds_are_refused_by_name(void **state)
@@ -271,10 +270,7 @@ static void expect_fault(const char *text, const char *part)
     struct dtp_faults faults = {0};
     assert_int_equal(parse(text, &t, &faults), DTP_BAD_INPUT);
     assert_true(faults.count > 0);
-    for (size_t i = 0; i < faults.count; i++)
-        if (strstr(faults.text[i], part))
-            return;
-    fail_msg("'%s' does not say '%s' but '%s'", text, part, faults.text[0]);
+    assert_said(&faults, part);
 }
 
 #define LLAMA "{\"model_type\": \"llama\",\n"

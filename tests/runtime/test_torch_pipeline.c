@@ -14,6 +14,7 @@
 
 #include "lib/hardware.h"
 #include "lib/proven_set.h"
+#include "lib/said.h"
 
 static struct dtp_faults faults;
 
@@ -232,10 +233,7 @@ static void expect_refused(struct dtp_plan plan, const char *says)
     struct dtp_cluster cluster = test_cluster(test_h200(), 4, 4);
     faults = (struct dtp_faults){0};
     assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
-    for (size_t i = 0; i < faults.count; i++)
-        if (strstr(faults.text[i], says))
-            return;
-    fail_msg("'%s' is not said but '%s'", says, faults.text[0]);
+    assert_said(&faults, says);
 }
 
 static void test_refusals(void **state)

@@ -145,9 +145,7 @@ static void draw_optimized(struct random_job *job, int i)
             plan.strategy = DTP_DDP, plan.shard_group = 0, plan.executor.update_in_backward = false;
             plan.executor.gather_engine = plan.executor.reduce_engine = DTP_ENGINE_SM;
         }
-        job->asked = job->plan = plan;
-        if (dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK &&
-            dtp_executor_check(&job->transformer, &job->cluster, &job->plan, NULL) == DTP_OK)
+        if (random_executor_takes(job, &plan))
             return;
     }
 }
@@ -247,14 +245,20 @@ static void check_work(const struct random_job *job, const struct dtp_program_to
     check_equal(totals->kernels, k * w.kernels + w.step_kernels + collectives, job);
 }
 
+static void check_collectives(const struct random_job *job, const struct dtp_program_totals *totals,
+                              const struct dtp_communication *closed)
+{
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        check_equal(totals->sent_bytes[i], closed->bytes[i], job);
+        check_equal(totals->count[i], closed->count[i], job);
+    }
+}
+
 static void check_traffic(const struct random_job *job, const struct dtp_program_totals *totals)
 {
     struct dtp_communication closed;
     dtp_closed_form_communication(&job->transformer, &job->cluster, &job->plan, &closed);
-    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        check_equal(totals->sent_bytes[i], closed.bytes[i], job);
-        check_equal(totals->count[i], closed.count[i], job);
-    }
+    check_collectives(job, totals, &closed);
     check_equal(totals->host_to_device_bytes, closed.host_to_device_bytes, job);
     check_equal(totals->device_to_host_bytes, closed.device_to_host_bytes, job);
 }
@@ -306,10 +310,7 @@ static void draw_cut(struct random_job *job, int i)
         plan.offload = DTP_OFFLOAD_NONE;
         plan.executor.gradient_stream = plan.executor.update_in_backward = false;
         plan.executor.gather_engine = plan.executor.reduce_engine = DTP_ENGINE_SM;
-        job->asked = job->plan = plan;
-        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK && dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
-            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
-            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
+        if (random_executor_takes(job, &plan))
             return;
     }
 }
@@ -337,10 +338,7 @@ static void check_slices(void (*draw)(struct random_job *, int))
         slice.transformer = of.transformer, slice.cluster = of.cluster, slice.plan = of.plan;
         check_work(&slice, &totals);
         dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &closed);
-        for (int c = 0; c < DTP_COLLECTIVE_COUNT; c++) {
-            check_equal(totals.sent_bytes[c], closed.communication.bytes[c], &job);
-            check_equal(totals.count[c], closed.communication.count[c], &job);
-        }
+        check_collectives(&job, &totals, &closed.communication);
         dtp_program_destroy(program);
     }
 }
@@ -377,10 +375,7 @@ static void draw_shared_experts(struct random_job *job, int i)
         plan.executor.expert_room = 0;
         plan.executor.gradient_stream = plan.executor.update_in_backward = plan.executor.cuda_graph = false;
         plan.executor.gather_engine = plan.executor.reduce_engine = DTP_ENGINE_SM;
-        job->asked = job->plan = plan;
-        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK && dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
-            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
-            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
+        if (random_executor_takes(job, &plan))
             return;
     }
 }
@@ -398,10 +393,7 @@ static void test_shared_experts(void **state)
         struct dtp_program *program = lowered(&job);
         dtp_program_sum(program, &totals);
         dtp_closed_form(&job.transformer, &job.cluster, &job.plan, &closed);
-        for (int c = 0; c < DTP_COLLECTIVE_COUNT; c++) {
-            check_equal(totals.sent_bytes[c], closed.communication.bytes[c], &job);
-            check_equal(totals.count[c], closed.communication.count[c], &job);
-        }
+        check_collectives(&job, &totals, &closed.communication);
         check_equal(totals.device_to_host_bytes, closed.communication.device_to_host_bytes, &job);
         divided += job.plan.ep > 1;
         dtp_program_destroy(program);
@@ -428,10 +420,7 @@ static void draw_cut_experts(struct random_job *job, int i)
         plan.executor.expert_room = i % 5 ? 0 : 1.25;
         plan.executor.gradient_stream = plan.executor.update_in_backward = plan.executor.cuda_graph = false;
         plan.executor.gather_engine = plan.executor.reduce_engine = DTP_ENGINE_SM;
-        job->asked = job->plan = plan;
-        if (dtp_transformer_check(t, NULL, 0, NULL) == DTP_OK && dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&
-            dtp_plan_resolve(&job->plan, t, &job->cluster, NULL) == DTP_OK &&
-            dtp_executor_check(t, &job->cluster, &job->plan, NULL) == DTP_OK)
+        if (random_executor_takes(job, &plan))
             return;
     }
 }
