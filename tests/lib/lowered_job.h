@@ -31,6 +31,30 @@ static inline struct dtp_program *lowered_job(const struct dtp_transformer *t, c
     return program;
 }
 
+/* Of a plan that is resolved first. */
+static inline struct dtp_program *lowered_plan(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
+                                               struct dtp_plan *plan)
+{
+    resolve_plan(plan, t, cluster);
+    return lowered_job(t, cluster, plan);
+}
+
+/* Operations of that kind, and bytes that they move. */
+static inline size_t count_of(const struct dtp_program *program, enum dtp_op_kind kind)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        count += dtp_program_ops(program)[i].kind == kind;
+    return count;
+}
+static inline double moved_by(const struct dtp_program *program, enum dtp_op_kind kind)
+{
+    double bytes = 0;
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        bytes += dtp_program_ops(program)[i].kind == kind ? dtp_program_ops(program)[i].demand->bytes : 0;
+    return bytes;
+}
+
 /* What it sends and multiplies is what formulas count, and the peak of its live bytes a miniature's, whose layers are
  * returned; 0: there is none. */
 static inline uint64_t assert_told(const struct dtp_program *program, const struct dtp_transformer *t,

@@ -131,14 +131,6 @@ static void test_imbalance(void **state)
     }
 }
 
-static size_t operations(const struct dtp_program *program, enum dtp_op_kind kind)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        count += dtp_program_ops(program)[i].kind == kind;
-    return count;
-}
-
 /* The host waits once a layer. Experts are a unit of their own within each block's: with the root, 7 of them, gathered
  * twice; alone (ep 8), an expert is a copy. At rest a rank has an eighth of the rest and of 2 experts the half. */
 static void test_units(void **state)
@@ -148,9 +140,9 @@ static void test_units(void **state)
     struct dtp_plan plan = asked(4);
     resolve(&plan, &cluster);
     struct dtp_program *program = lowered(&plan, &cluster);
-    assert_int_equal(operations(program, DTP_OP_HOST_WAIT), LAYERS);
-    assert_int_equal(operations(program, DTP_OP_ALL_GATHER), 14);
-    assert_int_equal(operations(program, DTP_OP_REDUCE_SCATTER), 7);
+    assert_int_equal(count_of(program, DTP_OP_HOST_WAIT), LAYERS);
+    assert_int_equal(count_of(program, DTP_OP_ALL_GATHER), 14);
+    assert_int_equal(count_of(program, DTP_OP_REDUCE_SCATTER), 7);
     uint64_t params = 0;
     for (size_t i = 0; i < dtp_program_buffer_count(program); i++)
         params += dtp_program_buffers(program)[i].owner == DTP_OWNER_PARAMS ? dtp_program_buffers(program)[i].bytes : 0;
@@ -160,7 +152,7 @@ static void test_units(void **state)
     plan = asked(8);
     resolve(&plan, &cluster);
     program = lowered(&plan, &cluster);
-    assert_int_equal(operations(program, DTP_OP_ALL_GATHER), 8);
+    assert_int_equal(count_of(program, DTP_OP_ALL_GATHER), 8);
     dtp_program_destroy(program);
 }
 
@@ -223,7 +215,7 @@ static void test_megatron(void **state)
     assert_int_equal(state_bytes, 12 * (dense / 8 + experts / 2));
     assert_int_equal(most_bytes(program, "results by tokens in fp32"), 0);
     assert_int_equal(most_bytes(program, "results by tokens"), 0);
-    assert_int_equal(operations(program, DTP_OP_HOST_WAIT), LAYERS);
+    assert_int_equal(count_of(program, DTP_OP_HOST_WAIT), LAYERS);
     dtp_program_destroy(program);
 }
 
@@ -329,7 +321,7 @@ static void test_flex_dispatcher(void **state)
         assert_true(bytes[0] == LAYERS * (came + ROWS + TOKENS * 2 * 64));
         for (int k = 1; k < 4; k++)
             assert_true(bytes[k] == LAYERS * (came + ROWS));
-        assert_int_equal(operations(program, DTP_OP_HOST_EXCHANGE), LAYERS * 2);
+        assert_int_equal(count_of(program, DTP_OP_HOST_EXCHANGE), LAYERS * 2);
         dtp_program_destroy(program);
     }
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
@@ -337,7 +329,7 @@ static void test_flex_dispatcher(void **state)
     plan.megatron.graphs = 1u << DTP_GRAPH_FULL_ITERATION;
     resolve(&plan, &cluster);
     struct dtp_program *program = lowered(&plan, &cluster);
-    assert_int_equal(operations(program, DTP_OP_HOST_EXCHANGE), 0);
+    assert_int_equal(count_of(program, DTP_OP_HOST_EXCHANGE), 0);
     assert_true(most_bytes(program, "tokens by ranks") == ROWS);
     dtp_program_destroy(program);
 }

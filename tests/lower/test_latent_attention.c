@@ -18,6 +18,7 @@
 
 #include "lib/expert_models.h"
 #include "lib/hardware.h"
+#include "lib/lowered_job.h"
 
 #define TOKENS 4096.0
 
@@ -35,13 +36,10 @@ static struct dtp_transformer dense_layers(void)
 static struct dtp_plan plan_of(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
                                enum dtp_attention attention, bool compile)
 {
-    static struct dtp_faults faults;
     struct dtp_plan plan = dtp_plan_default();
     plan.strategy = DTP_FULL_SHARD, plan.sequence = 4096, plan.micro_batch = 1;
     plan.attention = attention, plan.compile = compile;
-    memset(&faults, 0, sizeof faults);
-    if (dtp_plan_resolve(&plan, t, cluster, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
+    resolve_plan(&plan, t, cluster);
     return plan;
 }
 
@@ -215,7 +213,6 @@ static void test_price_of_two_widths(void **state)
 
 static struct dtp_program_totals divided(uint64_t layers, uint64_t q_latent, struct dtp_activations *kept)
 {
-    static struct dtp_faults faults;
     struct dtp_transformer t = dtp_transformer_default(), slice;
     struct dtp_cluster cluster = test_cluster(test_h200(), 2, 8);
     struct dtp_plan plan = dtp_plan_default();
@@ -225,11 +222,7 @@ static struct dtp_program_totals divided(uint64_t layers, uint64_t q_latent, str
     t.rope_head_dim = 16, t.value_head_dim = 32, t.kv_latent = 96, t.q_latent = q_latent;
     plan.runtime = &dtp_runtime_megatron, plan.strategy = DTP_ZERO1, plan.tp = 2, plan.sequence_parallel = true;
     plan.sequence = 128, plan.micro_batch = 2;
-    memset(&faults, 0, sizeof faults);
-    if (dtp_plan_resolve(&plan, &t, &cluster, &faults) != DTP_OK ||
-        dtp_lower(&t, &cluster, &plan, 0, &program, &faults) != DTP_OK ||
-        dtp_program_verify(program, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
+    program = lowered_plan(&t, &cluster, &plan);
     dtp_program_sum(program, &totals);
     dtp_program_destroy(program);
     slice = dtp_plan_slice(&t, &plan);

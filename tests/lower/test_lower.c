@@ -10,31 +10,11 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "lib/llama_7b.h"
+#include "lib/lowered_job.h"
 #include "lib/random_draws.h"
 #include "lib/random_plans.h"
-#include "lib/llama_7b.h"
 #include "closed/closed_form.h"
-
-/* LLaMA 7B. */
-static struct dtp_program *lower(const struct dtp_transformer *t, const struct dtp_cluster *cluster,
-                                 struct dtp_plan *plan)
-{
-    static struct dtp_faults faults;
-    struct dtp_program *program = NULL;
-    memset(&faults, 0, sizeof faults);
-    if (dtp_plan_resolve(plan, t, cluster, &faults) != DTP_OK ||
-        dtp_lower(t, cluster, plan, 0, &program, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
-    return program;
-}
-
-static size_t count_kind(const struct dtp_program *program, enum dtp_op_kind kind)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        count += dtp_program_ops(program)[i].kind == kind;
-    return count;
-}
 
 /* One GPU, one micro-step: 4 matmuls a block and the head forward, twice that backward. */
 static void test_one_gpu(void **state)
@@ -44,11 +24,11 @@ static void test_one_gpu(void **state)
     struct dtp_cluster cluster = test_cluster(test_h200(), 1, 8);
     struct dtp_plan plan = dtp_plan_default();
     plan.strategy = DTP_DDP, plan.fused_qkv = plan.fused_gate_up = true;
-    struct dtp_program *program = lower(&t, &cluster, &plan);
-    assert_int_equal(count_kind(program, DTP_OP_MATMUL), 3 * (4 * 32 + 1));
-    assert_int_equal(count_kind(program, DTP_OP_ATTENTION), 32);
-    assert_int_equal(count_kind(program, DTP_OP_ATTENTION_BACKWARD), 32);
-    assert_int_equal(count_kind(program, DTP_OP_OPTIMIZER), 33);
+    struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
+    assert_int_equal(count_of(program, DTP_OP_MATMUL), 3 * (4 * 32 + 1));
+    assert_int_equal(count_of(program, DTP_OP_ATTENTION), 32);
+    assert_int_equal(count_of(program, DTP_OP_ATTENTION_BACKWARD), 32);
+    assert_int_equal(count_of(program, DTP_OP_OPTIMIZER), 33);
     assert_int_equal(dtp_program_group_count(program), 0);
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         assert_int_equal(dtp_program_ops(program)[i].stream, DTP_STREAM_COMPUTE);
@@ -65,9 +45,9 @@ static void test_checkpointing_replays_three_matmuls(void **state)
     struct dtp_cluster cluster = test_cluster(test_h200(), 1, 8);
     struct dtp_plan plan = dtp_plan_default();
     plan.strategy = DTP_DDP, plan.fused_qkv = plan.fused_gate_up = true, plan.checkpointing = DTP_CHECKPOINT_FULL;
-    struct dtp_program *program = lower(&t, &cluster, &plan);
-    assert_int_equal(count_kind(program, DTP_OP_MATMUL), 3 * (4 * 32 + 1) + 3 * 32);
-    assert_int_equal(count_kind(program, DTP_OP_ATTENTION), 2 * 32);
+    struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
+    assert_int_equal(count_of(program, DTP_OP_MATMUL), 3 * (4 * 32 + 1) + 3 * 32);
+    assert_int_equal(count_of(program, DTP_OP_ATTENTION), 2 * 32);
     dtp_program_destroy(program);
 }
 
@@ -90,7 +70,7 @@ static void test_megatron_adds_gradients_in_matmuls(void **state)
     struct dtp_plan plan = dtp_plan_default();
     plan.strategy = DTP_DDP, plan.runtime = &dtp_runtime_megatron, plan.accumulate = 2,
     plan.checkpointing = DTP_CHECKPOINT_FULL;
-    struct dtp_program *program = lower(&t, &cluster, &plan);
+    struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
     struct dtp_program_totals totals;
     struct dtp_prediction closed;
     double added = 0, scaled = 0;
@@ -137,11 +117,11 @@ static void test_megatron_overlaps(void **state)
     for (size_t i = 0; i < 2; i++) {
         double behind = 0, beside = 0;
         plan.megatron.overlap = false;
-        struct dtp_program *program = lower(&t, &cluster, &plan);
+        struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
         assert_int_equal(before_last_matmul(program, kinds[i], &behind), 0);
         dtp_program_destroy(program);
         plan.megatron.overlap = true;
-        program = lower(&t, &cluster, &plan);
+        program = lowered_plan(&t, &cluster, &plan);
         size_t count = before_last_matmul(program, kinds[i], &beside);
         assert_in_range(count, kinds[i] == DTP_OP_ALL_GATHER ? 169 : 160, 169);
         assert_true(fabs(beside - behind) < 1e-9 * behind);
@@ -157,10 +137,10 @@ static void test_fsdp_order(void **state)
     struct dtp_transformer t = llama_7b();
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     struct dtp_plan plan = dtp_plan_default();
-    struct dtp_program *program = lower(&t, &cluster, &plan);
+    struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
     const struct dtp_op *ops = dtp_program_ops(program);
-    assert_int_equal(count_kind(program, DTP_OP_ALL_GATHER), 2 * 33);
-    assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 33);
+    assert_int_equal(count_of(program, DTP_OP_ALL_GATHER), 2 * 33);
+    assert_int_equal(count_of(program, DTP_OP_REDUCE_SCATTER), 33);
     size_t half = (size_t)(find(program, DTP_OP_ATTENTION_BACKWARD, 31, 0) - ops);
     const struct dtp_op *gather_9 = find(program, DTP_OP_ALL_GATHER, 9, half);
     const struct dtp_op *copy_10 = find(program, DTP_OP_COPY_OUT, 10, half),
@@ -187,9 +167,9 @@ static void test_fsdp_ends(void **state)
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     struct dtp_plan plan = dtp_plan_default();
     plan.cp = 2;
-    struct dtp_program *program = lower(&t, &cluster, &plan);
+    struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
     const struct dtp_op *ops = dtp_program_ops(program);
-    assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 34);
+    assert_int_equal(count_of(program, DTP_OP_REDUCE_SCATTER), 34);
     size_t half = (size_t)(find(program, DTP_OP_ATTENTION_BACKWARD, 31, 0) - ops);
     const struct dtp_op *end[5], *end_of_program = ops + dtp_program_op_count(program);
     size_t ends = 0;
@@ -211,12 +191,12 @@ static void test_fsdp_ends(void **state)
     assert_true(end[3]->kind == DTP_OP_ALL_GATHER && copy_0 < end[3] && end[3] < core_0 && core_0 < end[4]);
     dtp_program_destroy(program);
     t.tied_head = true;
-    program = lower(&t, &cluster, &plan);
-    assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 33);
+    program = lowered_plan(&t, &cluster, &plan);
+    assert_int_equal(count_of(program, DTP_OP_REDUCE_SCATTER), 33);
     dtp_program_destroy(program);
     t.tied_head = false, plan.keep_root = true;
-    program = lower(&t, &cluster, &plan);
-    assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 33);
+    program = lowered_plan(&t, &cluster, &plan);
+    assert_int_equal(count_of(program, DTP_OP_REDUCE_SCATTER), 33);
     dtp_program_destroy(program);
 }
 
@@ -229,9 +209,9 @@ static void test_fsdp_depth_and_group(void **state)
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
     struct dtp_plan plan = dtp_plan_default();
     plan.prefetch_depth = 3, plan.reshard_group = 2;
-    struct dtp_program *program = lower(&t, &cluster, &plan);
+    struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
     const struct dtp_op *ops = dtp_program_ops(program);
-    assert_int_equal(count_kind(program, DTP_OP_ALL_GATHER), 2 * 33);
+    assert_int_equal(count_of(program, DTP_OP_ALL_GATHER), 2 * 33);
     const struct dtp_op *forward_10 = find(program, DTP_OP_ATTENTION, 10, 0),
                         *gather_13 = find(program, DTP_OP_ALL_GATHER, 13, 0),
                         *gather_14 = find(program, DTP_OP_ALL_GATHER, 14, 0);
@@ -259,9 +239,9 @@ static void test_zero3(void **state)
     plan.runtime = &dtp_runtime_deepspeed, plan.strategy = DTP_ZERO3, plan.accumulate = 2;
     plan.deepspeed.stage3_max_live_parameters = plan.deepspeed.stage3_max_reuse_distance =
         0; /* each matrix by itself, both ways */
-    struct dtp_program *program = lower(&t, &cluster, &plan);
-    assert_int_equal(count_kind(program, DTP_OP_ALL_GATHER), 2 * 2 * (7 * 32 + 2) + 33);
-    assert_int_equal(count_kind(program, DTP_OP_REDUCE_SCATTER), 2 * 14);
+    struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
+    assert_int_equal(count_of(program, DTP_OP_ALL_GATHER), 2 * 2 * (7 * 32 + 2) + 33);
+    assert_int_equal(count_of(program, DTP_OP_REDUCE_SCATTER), 2 * 14);
     const struct dtp_op *ops = dtp_program_ops(program);
     const struct dtp_op *gather = find(program, DTP_OP_ALL_GATHER, 3, 0), *use = find(program, DTP_OP_MATMUL, 3, 0);
     assert_string_equal(gather->name, "q weight");
@@ -272,8 +252,8 @@ static void test_zero3(void **state)
     assert_ptr_equal(ops + dtp_program_dependencies(program, mark)->index, gather);
     dtp_program_destroy(program);
     plan.deepspeed.stage3_max_live_parameters = plan.deepspeed.stage3_max_reuse_distance = 1000000000;
-    program = lower(&t, &cluster, &plan);
-    size_t fetches = count_kind(program, DTP_OP_ALL_GATHER) - 33;
+    program = lowered_plan(&t, &cluster, &plan);
+    size_t fetches = count_of(program, DTP_OP_ALL_GATHER) - 33;
     assert_true(fetches > 2 * (7 * 32 + 2) / 2 && fetches < 2 * 2 * (7 * 32 + 2));
     dtp_program_destroy(program);
 }

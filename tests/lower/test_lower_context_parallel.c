@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "lib/llama_7b.h"
+#include "lib/lowered_job.h"
 #include "lib/random_plans.h"
 #include "lib/said.h"
 
@@ -51,14 +52,8 @@ static struct dtp_cluster cluster_of(uint32_t gpus)
 /* Proven. */
 static struct dtp_program *lower_on(const struct dtp_transformer *t, struct dtp_plan *plan, uint32_t gpus)
 {
-    static struct dtp_faults faults;
     struct dtp_cluster cluster = cluster_of(gpus);
-    struct dtp_program *program = NULL;
-    memset(&faults, 0, sizeof faults);
-    if (dtp_plan_resolve(plan, t, &cluster, &faults) != DTP_OK ||
-        dtp_lower(t, &cluster, plan, 0, &program, &faults) != DTP_OK || dtp_program_verify(program, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
-    return program;
+    return lowered_plan(t, &cluster, plan);
 }
 
 /* What the ranks that share a sequence send. */

@@ -10,8 +10,9 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "lib/random_plans.h"
 #include "lib/llama_7b.h"
+#include "lib/lowered_job.h"
+#include "lib/random_plans.h"
 
 #define TP 4
 #define MICRO_STEPS 3
@@ -32,14 +33,8 @@ static struct dtp_plan megatron(bool sequence_parallel)
 /* On 16 GPUs of 2 nodes, proven. */
 static struct dtp_program *lower(const struct dtp_transformer *t, struct dtp_plan *plan)
 {
-    static struct dtp_faults faults;
     struct dtp_cluster cluster = test_cluster(test_h200(), 16, 8);
-    struct dtp_program *program = NULL;
-    memset(&faults, 0, sizeof faults);
-    if (dtp_plan_resolve(plan, t, &cluster, &faults) != DTP_OK ||
-        dtp_lower(t, &cluster, plan, 0, &program, &faults) != DTP_OK || dtp_program_verify(program, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
-    return program;
+    return lowered_plan(t, &cluster, plan);
 }
 
 /* Collectives of tensor parallel ranks: how many, and bytes that each rank sends. */

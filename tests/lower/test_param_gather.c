@@ -43,14 +43,6 @@ static uint64_t bytes_of(const struct dtp_program *program, const char *name)
     return bytes;
 }
 
-static double moved_by(const struct dtp_program *program, enum dtp_op_kind kind)
-{
-    double bytes = 0;
-    for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        bytes += dtp_program_ops(program)[i].kind == kind ? dtp_program_ops(program)[i].demand->bytes : 0;
-    return bytes;
-}
-
 /* In 16 bits stays what is no matrix of a layer. Casts of a tensor's scale on Hopper are rows and columns, 1 byte each,
  * on Blackwell rows; of MXFP8 rows and columns, 33/32 of a byte each. On the wire rows of 1 byte, but of MXFP8 16 bits.
  */

@@ -14,6 +14,7 @@
 
 #include "lib/hardware.h"
 #include "lib/llama_7b.h"
+#include "lib/lowered_job.h"
 
 static const uint64_t psi = 6738415616; /* parameters of LLaMA-7B */
 
@@ -26,14 +27,9 @@ static struct dtp_plan hooked_plan(enum dtp_comm_hook hook, uint32_t rank)
 
 static struct dtp_program *lower(struct dtp_plan *plan, struct dtp_communication *communication)
 {
-    static struct dtp_faults faults;
     struct dtp_transformer t = llama_7b();
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
-    struct dtp_program *program = NULL;
-    memset(&faults, 0, sizeof faults);
-    if (dtp_plan_resolve(plan, &t, &cluster, &faults) != DTP_OK ||
-        dtp_lower(&t, &cluster, plan, 0, &program, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
+    struct dtp_program *program = lowered_plan(&t, &cluster, plan);
     *communication = (struct dtp_communication){0};
     dtp_closed_form_communication(&t, &cluster, plan, communication);
     return program;

@@ -13,33 +13,19 @@
 #include <cmocka.h>
 
 #include "lib/hardware.h"
+#include "lib/lowered_job.h"
 
 /* One layer and two sequences, on two ranks. */
 static struct dtp_program *lower(uint32_t chunks)
 {
-    static struct dtp_faults faults;
     struct dtp_transformer t = dtp_transformer_default();
     struct dtp_plan plan = dtp_plan_default();
     struct dtp_cluster cluster = test_cluster(test_h200(), 2, 8);
-    struct dtp_program *program = NULL;
     t.layers = 1, t.hidden = 64, t.heads = 8, t.kv_heads = 4, t.head_dim = 8, t.ffn = 128, t.vocab = 250;
     t.final_norm = true;
     plan.runtime = &dtp_runtime_dtplan, plan.strategy = DTP_DDP, plan.sequence = 32, plan.micro_batch = 2;
     plan.cp = 2, plan.cp_comm = DTP_CP_A2A, plan.executor.cp_chunks = chunks;
-    faults = (struct dtp_faults){0};
-    if (dtp_plan_resolve(&plan, &t, &cluster, &faults) != DTP_OK ||
-        dtp_lower(&t, &cluster, &plan, 0, &program, &faults) != DTP_OK ||
-        dtp_program_verify(program, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
-    return program;
-}
-
-static size_t count(const struct dtp_program *program, enum dtp_op_kind kind)
-{
-    size_t found = 0;
-    for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        found += dtp_program_ops(program)[i].kind == kind;
-    return found;
+    return lowered_plan(&t, &cluster, &plan);
 }
 
 /* The operation of a kind and name behind number `from`. */
@@ -70,11 +56,11 @@ static void test_an_exchange_for_each_chunk_and_sequence(void **state)
     for (uint32_t chunks = 0; chunks <= 2; chunks++) { /* 0: two, as heads allow */
         struct dtp_program *program = lower(chunks);
         const size_t made = chunks ? chunks : 2;
-        assert_int_equal(count(program, DTP_OP_ALL_TO_ALL), made * 2 * 5);
-        assert_int_equal(count(program, DTP_OP_ATTENTION), made);
-        assert_int_equal(count(program, DTP_OP_ATTENTION_BACKWARD), made);
-        assert_int_equal(count(program, DTP_OP_COPY_IN), 3);
-        assert_int_equal(count(program, DTP_OP_COPY_OUT), 2);
+        assert_int_equal(count_of(program, DTP_OP_ALL_TO_ALL), made * 2 * 5);
+        assert_int_equal(count_of(program, DTP_OP_ATTENTION), made);
+        assert_int_equal(count_of(program, DTP_OP_ATTENTION_BACKWARD), made);
+        assert_int_equal(count_of(program, DTP_OP_COPY_IN), 3);
+        assert_int_equal(count_of(program, DTP_OP_COPY_OUT), 2);
         dtp_program_destroy(program);
     }
 }
@@ -83,7 +69,7 @@ static void test_copies_turn(void **state)
 {
     struct dtp_program *program = lower(0);
     (void)state;
-    assert_int_equal(count(program, DTP_OP_ROTARY) + count(program, DTP_OP_ROTARY_BACKWARD), 0);
+    assert_int_equal(count_of(program, DTP_OP_ROTARY) + count_of(program, DTP_OP_ROTARY_BACKWARD), 0);
     assert_true(has_tables(program, behind(program, DTP_OP_COPY_IN, "qkv", 0)));
     assert_true(has_tables(program, behind(program, DTP_OP_COPY_OUT, "qkv gradient", 0)));
     assert_false(has_tables(program, behind(program, DTP_OP_COPY_OUT, "result", 0)));

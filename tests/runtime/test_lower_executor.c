@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "lib/golden.h"
+#include "lib/lowered_job.h"
 #include "lib/random_draws.h"
 #include "lib/random_executor_plans.h"
 #include "lib/schedules.h"
@@ -37,22 +38,8 @@ static struct dtp_plan plan_of(enum dtp_strategy strategy)
 
 static struct dtp_program *lower(const struct dtp_transformer *t, struct dtp_plan *plan, uint32_t gpus)
 {
-    static struct dtp_faults faults;
     struct dtp_cluster cluster = test_cluster(test_h200(), gpus, gpus > 4 ? 4 : 8);
-    struct dtp_program *program = NULL;
-    faults = (struct dtp_faults){0};
-    if (dtp_plan_resolve(plan, t, &cluster, &faults) != DTP_OK ||
-        dtp_lower(t, &cluster, plan, 0, &program, &faults) != DTP_OK || dtp_program_verify(program, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
-    return program;
-}
-
-static size_t count(const struct dtp_program *program, enum dtp_op_kind kind)
-{
-    size_t found = 0;
-    for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        found += dtp_program_ops(program)[i].kind == kind;
-    return found;
+    return lowered_plan(t, &cluster, plan);
 }
 
 static void expect_golden(const char *name, struct dtp_plan plan, uint32_t gpus)
@@ -85,24 +72,24 @@ static void test_one_gpu(void **state)
     struct dtp_transformer t = tiny();
     struct dtp_plan plan = plan_of(DTP_FULL_SHARD); /* on one GPU the same as any other */
     struct dtp_program *program = lower(&t, &plan, 1);
-    assert_int_equal(count(program, DTP_OP_MATMUL), 3 * (4 * 2 + 2));
-    assert_int_equal(count(program, DTP_OP_OPTIMIZER), 4);
-    assert_int_equal(count(program, DTP_OP_SQUARE_SUM), 0);
+    assert_int_equal(count_of(program, DTP_OP_MATMUL), 3 * (4 * 2 + 2));
+    assert_int_equal(count_of(program, DTP_OP_OPTIMIZER), 4);
+    assert_int_equal(count_of(program, DTP_OP_SQUARE_SUM), 0);
     assert_int_equal(dtp_program_group_count(program), 0);
     dtp_program_destroy(program);
     plan = plan_of(DTP_DDP), plan.checkpointing = DTP_CHECKPOINT_FULL, plan.executor.gradient_norm = true;
     program = lower(&t, &plan, 1);
-    assert_int_equal(count(program, DTP_OP_MATMUL), 3 * (4 * 2 + 2) + 3 * 2);
-    assert_int_equal(count(program, DTP_OP_SQUARE_SUM), 4);
+    assert_int_equal(count_of(program, DTP_OP_MATMUL), 3 * (4 * 2 + 2) + 3 * 2);
+    assert_int_equal(count_of(program, DTP_OP_SQUARE_SUM), 4);
     dtp_program_destroy(program);
     plan = plan_of(DTP_DDP), plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_MATMUL;
     program = lower(&t, &plan, 1);
-    assert_int_equal(count(program, DTP_OP_MATMUL), 3 * (4 * 2 + 2));
-    assert_int_equal(count(program, DTP_OP_NORM), 2 * 4 + 1);
+    assert_int_equal(count_of(program, DTP_OP_MATMUL), 3 * (4 * 2 + 2));
+    assert_int_equal(count_of(program, DTP_OP_NORM), 2 * 4 + 1);
     dtp_program_destroy(program);
     plan = plan_of(DTP_DDP), plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_ATTENTION;
     program = lower(&t, &plan, 1);
-    assert_int_equal(count(program, DTP_OP_ATTENTION), 2 * 2);
+    assert_int_equal(count_of(program, DTP_OP_ATTENTION), 2 * 2);
     dtp_program_destroy(program);
 }
 
@@ -156,9 +143,9 @@ static void expect_collectives(enum dtp_strategy strategy, uint32_t accumulate, 
     struct dtp_plan plan = plan_of(strategy);
     plan.accumulate = accumulate, plan.accumulate_sync = sync, plan.shard_group = group;
     struct dtp_program *program = lower(&t, &plan, gpus);
-    assert_int_equal(count(program, DTP_OP_ALL_GATHER), gathers);
-    assert_int_equal(count(program, DTP_OP_REDUCE_SCATTER), scatters);
-    assert_int_equal(count(program, DTP_OP_ALL_REDUCE), all_reduces);
+    assert_int_equal(count_of(program, DTP_OP_ALL_GATHER), gathers);
+    assert_int_equal(count_of(program, DTP_OP_REDUCE_SCATTER), scatters);
+    assert_int_equal(count_of(program, DTP_OP_ALL_REDUCE), all_reduces);
     dtp_program_destroy(program);
 }
 
@@ -214,8 +201,8 @@ static void expect_exchanges(const struct dtp_precision *precision, uint64_t sum
     const struct dtp_buffer *buffers = dtp_program_buffers(program);
     size_t made = 0, added = 0;
     uint64_t most_bytes = 0, buffer_bytes = 0, gradient_bytes = dtp_dtype_bytes(precision->reduce);
-    assert_int_equal(count(program, DTP_OP_ALL_TO_ALL), 3 * 7);
-    assert_int_equal(count(program, DTP_OP_REDUCE_SCATTER) + count(program, DTP_OP_ACCUMULATE), 0);
+    assert_int_equal(count_of(program, DTP_OP_ALL_TO_ALL), 3 * 7);
+    assert_int_equal(count_of(program, DTP_OP_REDUCE_SCATTER) + count_of(program, DTP_OP_ACCUMULATE), 0);
     assert_int_equal(dtp_program_group_count(program), 2);
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         if (ops[i].kind != DTP_OP_ALL_TO_ALL)
@@ -311,7 +298,7 @@ static void expect_updates_behind(struct dtp_plan plan, uint32_t gpus, enum dtp_
     struct dtp_program *program = lower(&t, &plan, gpus);
     const struct dtp_op *ops = dtp_program_ops(program);
     uint32_t shard[5];
-    assert_int_equal(count(program, DTP_OP_OPTIMIZER), 7);
+    assert_int_equal(count_of(program, DTP_OP_OPTIMIZER), 7);
     for (uint16_t layer = 0; layer < 5; layer++) {
         size_t update = position_of(program, DTP_OP_OPTIMIZER, layer, 0);
         const struct dtp_operand *gradient = operand_of(program, update, DTP_ROLE_WEIGHT_GRADIENT);
@@ -345,7 +332,7 @@ static void test_updates_alone(void **state)
     struct dtp_plan plan = plan_of(DTP_DDP);
     t.layers = 5, plan.executor.update_in_backward = true;
     struct dtp_program *behind = lower(&t, &plan, 1);
-    assert_int_equal(count(behind, DTP_OP_OPTIMIZER), 7);
+    assert_int_equal(count_of(behind, DTP_OP_OPTIMIZER), 7);
     for (uint16_t layer = 0; layer < 5; layer++) {
         size_t update = position_of(behind, DTP_OP_OPTIMIZER, layer, 0);
         assert_int_equal(dtp_program_ops(behind)[update].stream, DTP_STREAM_COMPUTE);
@@ -450,10 +437,10 @@ static void test_offload(void **state)
     struct dtp_plan plan = plan_of(DTP_ZERO1);
     plan.offload = DTP_OFFLOAD_OPTIMIZER;
     struct dtp_program *program = lower(&t, &plan, 4);
-    assert_int_equal(count(program, DTP_OP_HOST_OPTIMIZER), 7);
-    assert_int_equal(count(program, DTP_OP_OPTIMIZER), 0);
-    assert_int_equal(count(program, DTP_OP_DOWNLOAD), 7 + 1);
-    assert_int_equal(count(program, DTP_OP_UPLOAD), 7 + 2);
+    assert_int_equal(count_of(program, DTP_OP_HOST_OPTIMIZER), 7);
+    assert_int_equal(count_of(program, DTP_OP_OPTIMIZER), 0);
+    assert_int_equal(count_of(program, DTP_OP_DOWNLOAD), 7 + 1);
+    assert_int_equal(count_of(program, DTP_OP_UPLOAD), 7 + 2);
     size_t update = position_of(program, DTP_OP_HOST_OPTIMIZER, 4, 0);
     assert_true(update < position_of(program, DTP_OP_ATTENTION_BACKWARD, 3, 0));
     dtp_program_destroy(program);
@@ -461,8 +448,8 @@ static void test_offload(void **state)
     for (uint32_t gpus = 1; gpus <= 4; gpus += 3) {
         plan.shard_group = 0;
         program = lower(&t, &plan, gpus);
-        assert_int_equal(count(program, DTP_OP_UPLOAD), 5 + 3 + 2 + 2);
-        assert_int_equal(count(program, DTP_OP_ALL_GATHER), gpus > 1 ? 5 + 3 + 2 : 0);
+        assert_int_equal(count_of(program, DTP_OP_UPLOAD), 5 + 3 + 2 + 2);
+        assert_int_equal(count_of(program, DTP_OP_ALL_GATHER), gpus > 1 ? 5 + 3 + 2 : 0);
         size_t norm = position_of(program, DTP_OP_CLIP_SCALE, DTP_NO_LAYER, 0);
         assert_true(position_of(program, DTP_OP_HOST_OPTIMIZER, 4, 0) > norm);
         for (size_t i = 0; i < dtp_program_buffer_count(program); i++)

@@ -13,6 +13,7 @@
 
 #include "lib/hardware.h"
 #include "lib/llama_7b.h"
+#include "lib/lowered_job.h"
 
 static const double psi = 6738415616.0; /* parameters of LLaMA-7B */
 
@@ -25,31 +26,9 @@ static struct dtp_plan nanotron_plan(enum dtp_strategy strategy, uint32_t accumu
 
 static struct dtp_program *lower(struct dtp_plan *plan, uint32_t gpus)
 {
-    static struct dtp_faults faults;
     struct dtp_transformer t = llama_7b();
     struct dtp_cluster cluster = test_cluster(test_h200(), gpus, 8);
-    struct dtp_program *program = NULL;
-    memset(&faults, 0, sizeof faults);
-    if (dtp_plan_resolve(plan, &t, &cluster, &faults) != DTP_OK ||
-        dtp_lower(&t, &cluster, plan, 0, &program, &faults) != DTP_OK)
-        fail_msg("%s", faults.text[0]);
-    return program;
-}
-
-static double bytes_of(const struct dtp_program *program, enum dtp_op_kind kind)
-{
-    double bytes = 0;
-    for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        bytes += dtp_program_ops(program)[i].kind == kind ? dtp_program_ops(program)[i].demand->bytes : 0;
-    return bytes;
-}
-
-static size_t count_of(const struct dtp_program *program, enum dtp_op_kind kind)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < dtp_program_op_count(program); i++)
-        count += dtp_program_ops(program)[i].kind == kind;
-    return count;
+    return lowered_plan(&t, &cluster, plan);
 }
 
 static double standing(const struct dtp_program *program, enum dtp_owner owner)
@@ -96,9 +75,9 @@ static void test_micro_steps_under_ddp(void **state)
     struct dtp_program *program = lower(&plan, 8);
     struct dtp_program_totals totals;
     dtp_program_sum(program, &totals);
-    assert_true(bytes_of(program, DTP_OP_ACCUMULATE) == 3 * 10 * psi);
-    assert_true(bytes_of(program, DTP_OP_COPY_IN) - 3 * 32 * 2 * 3 * 4096 * 2 * 2048.0 == 4 * psi); /* but for qkv's */
-    assert_true(bytes_of(program, DTP_OP_COPY_OUT) == 4 * psi);
+    assert_true(moved_by(program, DTP_OP_ACCUMULATE) == 3 * 10 * psi);
+    assert_true(moved_by(program, DTP_OP_COPY_IN) - 3 * 32 * 2 * 3 * 4096 * 2 * 2048.0 == 4 * psi); /* but for qkv's */
+    assert_true(moved_by(program, DTP_OP_COPY_OUT) == 4 * psi);
     assert_true(totals.sent_bytes[DTP_ALL_REDUCE] == 2 * 4 * psi * 7 / 8);
     assert_int_equal(count_of(program, DTP_OP_ALL_REDUCE), 1 + 32 * 4 + 1);
     assert_int_equal(count_of(program, DTP_OP_ALL_GATHER), 0);
@@ -133,10 +112,10 @@ static void test_step(void **state)
     (void)state;
     struct dtp_plan plan = nanotron_plan(DTP_DDP, 1);
     struct dtp_program *program = lower(&plan, 1);
-    assert_true(bytes_of(program, DTP_OP_SQUARE_SUM) == 4 * psi);
-    assert_true(bytes_of(program, DTP_OP_CLIP_SCALE) == 8 * psi);
-    assert_true(bytes_of(program, DTP_OP_ZERO) == 4 * psi);
-    assert_true(bytes_of(program, DTP_OP_OPTIMIZER) == 30 * psi);
+    assert_true(moved_by(program, DTP_OP_SQUARE_SUM) == 4 * psi);
+    assert_true(moved_by(program, DTP_OP_CLIP_SCALE) == 8 * psi);
+    assert_true(moved_by(program, DTP_OP_ZERO) == 4 * psi);
+    assert_true(moved_by(program, DTP_OP_OPTIMIZER) == 30 * psi);
     assert_true(count_of(program, DTP_OP_ALL_REDUCE) == 0);
     dtp_program_destroy(program);
 }
@@ -148,8 +127,8 @@ static void test_loss(void **state)
     struct dtp_plan plan = nanotron_plan(DTP_DDP, 1);
     struct dtp_program *program = lower(&plan, 1);
     double logits = 2048.0 * 32000;
-    assert_true(bytes_of(program, DTP_OP_LOSS) == 38 * logits);
-    assert_true(bytes_of(program, DTP_OP_LOSS_BACKWARD) == 8 * logits);
+    assert_true(moved_by(program, DTP_OP_LOSS) == 38 * logits);
+    assert_true(moved_by(program, DTP_OP_LOSS_BACKWARD) == 8 * logits);
     dtp_program_destroy(program);
 }
 

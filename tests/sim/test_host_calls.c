@@ -46,7 +46,7 @@ static uint32_t calls_of(const struct dtp_program *program, enum dtp_op_kind kin
     return sum;
 }
 
-static uint32_t count_of(const struct dtp_program *program, enum dtp_op_kind kind, const char *name)
+static uint32_t count_named(const struct dtp_program *program, enum dtp_op_kind kind, const char *name)
 {
     uint32_t count = 0;
     for (size_t i = 0; i < dtp_program_op_count(program); i++)
@@ -178,12 +178,12 @@ static void test_packed_weights(void **state)
         plan.checkpointing = DTP_CHECKPOINT_FULL;
         plan.adapters.rank = 8, plan.adapters.targets = DTP_TARGETS_ALL, plan.adapters.base = DTP_BASE_NF4;
         struct dtp_program *program = program_of(plan, &t, 1);
-        assert_int_equal(count_of(program, DTP_OP_MATMUL, "q"), compile ? LAYERS + 1 : 2 * LAYERS);
-        assert_int_equal(count_of(program, DTP_OP_MATMUL, "output"), compile ? LAYERS : 2 * LAYERS);
-        assert_int_equal(count_of(program, DTP_OP_MATMUL, "up"), compile ? LAYERS : 2 * LAYERS);
-        assert_int_equal(count_of(program, DTP_OP_MATMUL, "down"), compile ? LAYERS : 2 * LAYERS);
-        assert_int_equal(count_of(program, DTP_OP_CAST, "v weight"), compile ? LAYERS + 1 : 3 * LAYERS - 1);
-        assert_int_equal(count_of(program, DTP_OP_CAST, "up weight"), compile ? LAYERS : 3 * LAYERS);
+        assert_int_equal(count_named(program, DTP_OP_MATMUL, "q"), compile ? LAYERS + 1 : 2 * LAYERS);
+        assert_int_equal(count_named(program, DTP_OP_MATMUL, "output"), compile ? LAYERS : 2 * LAYERS);
+        assert_int_equal(count_named(program, DTP_OP_MATMUL, "up"), compile ? LAYERS : 2 * LAYERS);
+        assert_int_equal(count_named(program, DTP_OP_MATMUL, "down"), compile ? LAYERS : 2 * LAYERS);
+        assert_int_equal(count_named(program, DTP_OP_CAST, "v weight"), compile ? LAYERS + 1 : 3 * LAYERS - 1);
+        assert_int_equal(count_named(program, DTP_OP_CAST, "up weight"), compile ? LAYERS : 3 * LAYERS);
         dtp_program_destroy(program);
     }
 }
