@@ -133,6 +133,7 @@ void dtp_bound_fsdp(struct dtp_bound *b);
 void dtp_bound_fetched(struct dtp_bound *b);
 void dtp_bound_executor(struct dtp_bound *b);
 /* What a layer of the kind keeps, and the stages of its backward: two, with no gradients of weights. */
-void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *kind, struct dtp_activations *a);
+void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *kind, int index,
+                             struct dtp_activations *a);
 
 #endif

@@ -311,7 +311,7 @@ void dtp_bound_kind(struct dtp_bound *b, const struct dtp_job_layers *layers, in
     dtp_activations_of(b->transformer, b->plan, tensors, &activations);
     struct adapters adapters = dtp_plan_adapts(b->plan) ? adapters_of(b, tensors, &activations) : (struct adapters){0};
     if (b->plan->runtime->arena)
-        dtp_bound_executor_kind(b, &tensors->kind, &activations);
+        dtp_bound_executor_kind(b, &tensors->kind, index, &activations);
     else
         add_stages(b, tensors, &activations, units, &adapters);
     if (b->plan->runtime->counts_elements)

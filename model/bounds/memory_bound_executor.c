@@ -90,28 +90,13 @@ static struct routed routed_of(const struct dtp_bound *b, const struct dtp_layer
     return (struct routed){c * (came * h + k->experts + shared) + routes, c * h * back};
 }
 
-/* What the matrices that are trained, or whose adapters are, read of a token: the first norm's result and the second's,
- * of `norms` before branches, and the activation's product. */
-struct read_by_weights {
-    uint32_t trained; /* as bits of adapters' targets */
-    uint64_t first, second, product;
-};
-static struct read_by_weights read_by_weights(const struct dtp_plan *plan, const struct dtp_layer_kind *k,
-                                              uint64_t norms, uint64_t norm_bytes, uint64_t product_bytes)
-{
-    const uint32_t trained = k->adapted ? plan->adapters.targets : DTP_TARGETS_ALL;
-    return (struct read_by_weights){
-        trained, norms && trained & (DTP_TARGETS_QKV | (norms == 1 ? DTP_TARGETS_UP : 0)) ? norm_bytes : 0,
-        norms == 2 && trained & DTP_TARGETS_UP ? norm_bytes : 0, trained & 1u << DTP_TARGET_DOWN ? product_bytes : 0};
-}
-
 /* What a block's backward has beside the stream's gradient, in three stages. mlp: what was kept; a product or second
  * norm that was not is made again, beside its gradient. core: attention's tensors, its gradients and workspace. With a
  * stream of weight gradients, what these read stands until a norm's backward behind the branch's last one: up's
  * gradient to that of the first norm, or where branches side by side have norms of their own, to the second's behind
  * the core's gradient; of one norm the product too; qkv's to the block below's first, or where no norm stands in front
  * of branches, all of the block to there, beside what is replayed. */
-void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k, struct dtp_activations *a)
+void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k, int index, struct dtp_activations *a)
 {
     const struct dtp_plan *plan = b->plan;
     /* what projections read is kept as its cast, if that is what their weights' gradients are made of */
@@ -130,8 +115,12 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t raw = k->qk_norm ? c * (q + kv) + 4 * (k->qk_norm_wide ? 2 : k->heads + k->kv_heads) : 0;
     const uint64_t norms = !k->norms_before ? 0 : k->parallel == DTP_PARALLEL_ONE_NORM ? 1 : 2; /* before branches */
     const uint64_t returned = behind ? n * h + read : 0, sum = k->parallel ? 0 : c * h, second = norms == 2 ? c * h : 0;
-    const struct read_by_weights reads = read_by_weights(plan, k, norms, n * h, n * f);
-    const uint64_t first = reads.first, second_read = reads.second, product = reads.product;
+    /* what the matrices read that are trained, or whose adapters are: results of norms, the activation's product */
+    const uint32_t trained = k->adapted ? plan->adapters.targets : DTP_TARGETS_ALL,
+                   of_first = DTP_TARGETS_QKV | (norms == 1 ? DTP_TARGETS_UP : 0);
+    const uint64_t first = norms && trained & of_first ? n * h : 0,
+                   second_read = norms == 2 && trained & DTP_TARGETS_UP ? n * h : 0,
+                   product = trained & 1u << DTP_TARGET_DOWN ? n * f : 0;
     const uint64_t beside = behind || norms == 1 ? c * h : 0; /* a gradient waits for the other branch, or a norm */
     const uint64_t attention = c * h + first + (norms ? read : 0) + qkv + core + returned + b->low + raw + latents +
                                (latents ? 4 : 0) + (k->q_latent ? 4 : 0);
@@ -158,9 +147,9 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t mlp = (input ? a->layer_all : a->layer_kept) + (lost || product ? 0 : c * f); /* no tensor's room */
     const uint64_t made = c * k->d_core + qkv + core_workspace(b, k);
     /* with nothing trained below, backward of the first layer needs no q, k, v, nor an MLP beside attention */
-    const bool inner = !k->adapted || reads.trained & DTP_TARGETS_QKV || plan->adapters.train_ends,
-               beside_mlp = k->parallel && !(reads.trained & (DTP_TARGETS_UP | 1u << DTP_TARGET_DOWN));
-    const uint64_t result = reads.trained & 1u << DTP_TARGET_OUTPUT ? c * k->d_core : 0,
+    const bool inner = !k->adapted || trained & DTP_TARGETS_QKV || plan->adapters.train_ends,
+               beside_mlp = k->parallel && !(trained & (DTP_TARGETS_UP | 1u << DTP_TARGET_DOWN));
+    const uint64_t result = trained & 1u << DTP_TARGET_OUTPUT ? c * k->d_core : 0,
                    unread = inner ? 0 : (beside_mlp ? a->layer_all : attention) - returned - b->low - first - result;
     const uint64_t alone = policy_input && b->layers == 1 ? unread : 0, narrowed = kept_up < whole_up ? whole_up : 0,
                    in_core = attention - (second && lost && first ? c * h : 0) + made + (apart && !output ? held : 0);
@@ -183,7 +172,6 @@ void dtp_bound_executor_kind(struct dtp_bound *b, const struct dtp_layer_kind *k
     const uint64_t branch = k->parallel || (input && k->experts) ? c * h : 0, /* experts' results join the stream */
         passing = input ? larger(c * f + whole_up + (narrowed ? up : 0), latents ? projected + qkv : 0)
                         : larger(lost || fp8 ? c * f : 0, narrowed);
-    const int index = b->stages / DTP_BOUND_EXECUTOR_STAGES;
     b->passing[index] = c * h + branch + passing + (fp8 ? (input ? 2 : 1) * f : 0) + routed.results;
     b->cut = policy_input ? 0 : dtp_bound_tokens(b, unread);
     b->returned[index] = a->layer_all + c * h + routed.results, b->carried = larger(b->carried, carried);
