@@ -39,7 +39,6 @@ static enum dtp_status make_base(struct dtp_reading *r, const struct dtp_adapter
 }
 
 /* Alpha 0 multiplies adapters by nothing (0 of ours is no factor): they would learn nothing. */
-#define MOST_ALPHA 1e6 /* as the key has it */
 static enum dtp_status check_alpha(struct dtp_reading *r)
 {
     double alpha;
@@ -59,15 +58,16 @@ static enum dtp_status make_alpha(struct dtp_reading *r, const struct dtp_adapte
     if (status != DTP_OK)
         return status;
     alpha = alpha ? alpha : defaults->alpha, rank = rank ? rank : defaults->rank;
-    bool sound = alpha && dtp_number_parse(alpha, &scale) && scale >= 0 && scale <= MOST_ALPHA;
+    bool sound = alpha && dtp_number_parse(alpha, &scale) && scale >= 0 && scale <= DTP_MOST_LORA_ALPHA;
     if (!is(r, "rslora", "true") || (alpha && !sound)) /* what is no alpha is refused as it stands */
         return make(r, "lora_alpha", "lora_alpha", defaults->alpha);
     if (!alpha)
         return dtp_refuse_fact(r, "rslora", "scales by lora_alpha, which the file does not say; write it");
     if (!dtp_number_parse(rank, &root) || root < 1) /* refused where the rank is made */
         return DTP_OK;
-    if (scale * sqrt(root) > MOST_ALPHA)
-        return dtp_refuse_fact(r, "lora_alpha", "times the root of the rank is above %.0f; write less", MOST_ALPHA);
+    if (scale * sqrt(root) > DTP_MOST_LORA_ALPHA)
+        return dtp_refuse_fact(r, "lora_alpha", "times the root of the rank is above %.0f; write less",
+                               DTP_MOST_LORA_ALPHA);
     snprintf(text, sizeof text, "%.9g", scale * sqrt(root));
     return dtp_make_key(r, "lora_alpha", text, "rslora");
 }

@@ -59,6 +59,8 @@ bool dtp_parameters_parse(const char *text, uint32_t *out);
 void dtp_targets_text(uint32_t targets, char out[DTP_TARGETS_BYTES]);
 bool dtp_targets_parse(const char *text, uint32_t *out);
 
+#define DTP_MOST_LORA_ALPHA 1e6
+
 /* A part of the plan. */
 struct dtp_adapter_choice {
     uint32_t rank; /* 0: all weights are trained */
