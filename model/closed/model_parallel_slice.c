@@ -50,7 +50,6 @@ void dtp_slice_of(const struct dtp_transformer *transformer, const struct dtp_cl
         cluster->network == DTP_NETWORK_SOCKETS && stages.stride * stages.size > cluster->gpus_per_node;
     out->plan.pipeline_two_tables = /* folded in a V the ends of the model are one rank's */
         plan->pp > 1 && transformer->tied_head && dtp_schedule_row(plan->schedule)->placement != DTP_CHUNKS_VEE;
-    out->plan.wrap_ends = dtp_plan_wraps_ends(plan, transformer);
     out->plan.most_layers = out->plan.head_layers = out->plan.first_layers = out->plan.last_layers = 0;
     out->plan.head_rank = 0;
     out->plan.pass_times = (struct dtp_pass_times){0};

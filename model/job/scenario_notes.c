@@ -117,6 +117,8 @@ static void note_useless(struct dtp_resolution *r)
         note_unread(r, DTP_KEY_fused_gate_up, "gated activations (swiglu, geglu)");
     if (given(r, DTP_KEY_moment_dtype) && !optimizer->states && optimizer->shape == DTP_STATE_ALIKE)
         note_unread(r, DTP_KEY_moment_dtype, "optimizers that keep moments");
+    if (given(r, DTP_KEY_reduce_dtype) && r->job->asked.precision.reduce != r->job->plan.precision.reduce)
+        note_unread(r, DTP_KEY_reduce_dtype, "plans without adapters (lora), whose gradients are reduced as they are");
     for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++)
         if (given(r, of_training[i]) && !given(r, DTP_KEY_tokens))
             note_unread(r, of_training[i], "a whole training, whose length tokens says");

@@ -89,6 +89,9 @@ void dtp_note_unread(struct dtp_resolution *r);
 /* What a machine file lacks of what the plan does between ranks. */
 void dtp_note_unmeasured(struct dtp_resolution *r);
 
+/* scenario_given.c: refuses keys of the resolved plan that were given and are something else in it. */
+void dtp_check_given(struct dtp_resolution *r);
+
 /* scenario_cluster.c: job->cluster, with its note; false after a fault. */
 bool dtp_resolve_cluster(struct dtp_resolution *r);
 /* The machine that was given; NULL after a fault. */

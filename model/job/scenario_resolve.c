@@ -384,37 +384,6 @@ static const char *find_place(const void *context, const char *key, size_t *line
     return scenario->settings[index].where;
 }
 
-/* A switch that was given and that the rules of the runtime turned the other way. */
-static void check_switches(struct dtp_resolution *r)
-{
-    const struct dtp_plan *plan = &r->job->plan;
-    const struct dtp_draft asked = {.plan = r->job->asked}, is = {.plan = *plan};
-    for (int i = 0; i < DTP_KEY_COUNT; i++) {
-        enum dtp_key key = (enum dtp_key)i;
-        struct dtp_job_value value;
-        if (!given(r, key) || !dtp_key_is_switch(key) || !dtp_key_is_of_plan(key))
-            continue;
-        bool no_difference = (key == DTP_KEY_accumulate_sync && plan->accumulate == 1) ||
-                             (key == DTP_KEY_wrap_ends && asked.plan.wrap_ends_auto);
-        if (no_difference || dtp_key_same(key, &asked, &is))
-            continue;
-        dtp_key_value(key, &is, &value);
-        refuse(r, key, "is always %s with strategy %s under runtime %s; leave it out", value.whole ? "true" : "false",
-               dtp_strategy_text(plan->strategy), plan->runtime->name);
-    }
-}
-
-/* Moments in a dtype that was given, where the optimizer has its own, or adapters have theirs. */
-static void check_moments(struct dtp_resolution *r)
-{
-    const struct dtp_plan *plan = &r->job->plan;
-    const struct dtp_optimizer_row *row = dtp_optimizer_row(plan->optimizer);
-    if (!given(r, DTP_KEY_moment_dtype) || r->job->asked.precision.moments == plan->precision.moments)
-        return;
-    refuse(r, DTP_KEY_moment_dtype, "is not chosen with %s, whose moments have a format of their own; leave it out%s",
-           row->bits ? row->word : "adapters (lora)", row->bits ? ", or use optimizer adamw or lion" : "");
-}
-
 /* What follows from words alone. */
 static void choose_words(struct dtp_resolution *r)
 {
@@ -445,8 +414,7 @@ static void resolve_plan(struct dtp_resolution *r)
         dtp_note_words(r);
     if (status != DTP_OK)
         return;
-    check_switches(r);
-    check_moments(r);
+    dtp_check_given(r);
     if (r->silent)
         return;
     dtp_note_unread(r);

@@ -545,12 +545,12 @@ bool dtp_plan_choices_exist(struct dtp_resolver *r)
     return exist;
 }
 
-/* wrap_ends=auto: with adapters it is not modelled (check_ends of runtime torch). */
+/* With adapters they are not modelled (check_ends of runtime torch). torchtitan wraps those of what it divides. */
 static void derive_ends(struct dtp_resolver *r)
 {
     struct dtp_plan *p = r->plan;
-    if (p->wrap_ends_auto)
-        p->wrap_ends = dtp_plan_has_ends(p, r->transformer) && !dtp_plan_adapts(p);
+    bool wraps = p->wrap_ends_auto || p->cp > 1 || dtp_plan_model_parallel(p);
+    p->wrap_ends = p->wrap_ends || (wraps && !dtp_plan_adapts(p) && dtp_plan_has_ends(p, r->transformer));
     p->wrap_ends_auto = false;
 }
 

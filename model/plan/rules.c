@@ -322,7 +322,7 @@ bool dtp_plan_has_ends(const struct dtp_plan *plan, const struct dtp_transformer
 
 bool dtp_plan_wraps_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer)
 {
-    return dtp_plan_has_ends(plan, transformer) && (plan->wrap_ends || plan->cp > 1 || dtp_plan_model_parallel(plan));
+    return plan->wrap_ends && dtp_plan_has_ends(plan, transformer);
 }
 
 uint32_t dtp_plan_reductions(const struct dtp_plan *plan)

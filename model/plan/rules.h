@@ -216,8 +216,8 @@ bool dtp_plan_keeps_root(const struct dtp_plan *plan);
  * embedding; a loss by chunks stands outside of the model; keep_root speaks of a root that holds both, as torchtitan's
  * did until July 2025. */
 bool dtp_plan_has_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer);
-/* True where embedding, and final norm with head, are such units, the latter kept gathered: where wrap_ends asks for
- * it, and torchtitan's way (parallelize.py) is taken for PyTorch's models that tp, cp or pp divide. */
+/* True where embedding, and final norm with head, are such units, the latter kept gathered: where wrap_ends says so,
+ * as it does, resolved, of PyTorch's models that tp, cp or pp divide (torchtitan's parallelize.py). */
 bool dtp_plan_wraps_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer);
 
 /* Micro-steps of a step in which gradients are reduced: with no_sync the last only; DeepSpeed's stages 2 and 3, and

@@ -284,6 +284,19 @@ static inline void frozen_keep_newest(struct frozen_job *job)
             job->value[rows[i].key][0] = '\0';
 }
 
+/* Takes away formats that follow from the recipe: of a frozen base, of runtimes that own the master. */
+static inline void frozen_keep_formats(struct frozen_job *job)
+{
+    const bool adapted = job->value[DTP_KEY_lora][0];
+    const bool owned = frozen_is(job, DTP_KEY_runtime, "megatron") || frozen_is(job, DTP_KEY_runtime, "nanotron");
+    if (frozen_is(job, DTP_KEY_precision, "fp32"))
+        return;
+    if ((adapted || owned) && frozen_is(job, DTP_KEY_param_dtype, "fp32"))
+        job->value[DTP_KEY_param_dtype][0] = '\0';
+    if (adapted)
+        job->value[DTP_KEY_master_dtype][0] = '\0';
+}
+
 /* Takes away what other keys leave no meaning. */
 static inline void frozen_keep_meaningful(struct frozen_job *job)
 {
@@ -362,6 +375,7 @@ static inline void frozen_keep_meaningful(struct frozen_job *job)
             job->value[rows[i].key][0] = '\0';
     if (strpbrk(job->value[DTP_KEY_optimizer], "48")) /* adam4bit, adam-fp8: a format of their own */
         job->value[DTP_KEY_moment_dtype][0] = '\0';
+    frozen_keep_formats(job);
     frozen_keep_adapted(job);
     frozen_keep_newest(job);
 }
