@@ -97,7 +97,11 @@ static enum dtp_status read_deepspeed(struct dtp_reading *r)
                                "no deepspeed_config.zero_stage stands beside it; give --strategy zero3");
     if (stage)
         status = dtp_worse(status, dtp_make_key(r, "strategy", stage, "stage"));
-    if (is(optimizer, "nvme") || is(params, "nvme"))
+    bool nvme = is(optimizer, "nvme") || is(params, "nvme");
+    if (nvme && dtp_is_typed(r, "offload"))
+        return dtp_worse(status,
+                         dtp_drop_fact(r, is(optimizer, "nvme") ? "offload_optimizer" : "offload_param", "offload"));
+    if (nvme)
         return dtp_refuse_fact(r, is(optimizer, "nvme") ? "offload_optimizer" : "offload_param",
                                "give --offload nvme: all state on NVMe is what is modelled");
     if (is(params, "cpu") && !is(optimizer, "cpu"))

@@ -161,7 +161,7 @@ static enum dtp_status read_parallel(struct dtp_reading *r)
         worst = dtp_megatron_make(r, worst, "expert_overlap", "true", experts);
     if (dtp_fact(r, "context_exchange") && cp > 1)
         worst = dtp_megatron_make(r, worst, "cp_comm", dtp_fact(r, "context_exchange"), "context_exchange");
-    if (embedding != loss)
+    if (embedding != loss && !dtp_is_typed(r, "stages"))
         return dtp_refuse_fact(r, embedding ? "counts_embedding" : "counts_loss",
                                "not modelled: stages that count one of embedding and loss alone; give --stages");
     return embedding ? dtp_megatron_make(r, worst, "stages", "counted", "counts_embedding") : worst;

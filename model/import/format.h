@@ -6,6 +6,7 @@
  *   KEY(path, key, values, words)    the setting is our key of that name
  *   FACT(path, fact, values, words)  it is one of the facts that the format's code makes keys of
  *   ONLY(path, values, words)        it is modelled as one of `values` (bars between) alone; `words`: why not otherwise
+ *   UNLESS(path, key, values, words) ONLY, but where the line says that key of ours; `words` end in "give --KEY"
  *   ASIDE(path, words)               it changes neither memory nor time; `words`: what it is about
  *
  * `path` is that of an entry (entries.h); with '*' at its end all that begin so. The first row that suits counts, so
@@ -23,13 +24,15 @@ enum dtp_row_kind { DTP_ROW_KEY, DTP_ROW_FACT, DTP_ROW_ONLY, DTP_ROW_ASIDE };
 struct dtp_row {
     enum dtp_row_kind kind;
     const char *path, *name, *values, *words;
+    const char *instead; /* of ONLY: a key that says as much and, typed, comes before the setting; NULL: none */
 };
 
 /* In a format's own file, around its table. */
-#define KEY(path, key, values, words) {DTP_ROW_KEY, path, #key, values, words},
-#define FACT(path, fact, values, words) {DTP_ROW_FACT, path, #fact, values, words},
-#define ONLY(path, values, words) {DTP_ROW_ONLY, path, NULL, values, words},
-#define ASIDE(path, words) {DTP_ROW_ASIDE, path, NULL, NULL, words},
+#define KEY(path, key, values, words) {DTP_ROW_KEY, path, #key, values, words, NULL},
+#define FACT(path, fact, values, words) {DTP_ROW_FACT, path, #fact, values, words, NULL},
+#define ONLY(path, values, words) {DTP_ROW_ONLY, path, NULL, values, words, NULL},
+#define UNLESS(path, key, values, words) {DTP_ROW_ONLY, path, NULL, values, words, #key},
+#define ASIDE(path, words) {DTP_ROW_ASIDE, path, NULL, NULL, words, NULL},
 
 enum dtp_syntax { DTP_SYNTAX_JSON, DTP_SYNTAX_YAML, DTP_SYNTAX_TOML, DTP_SYNTAX_FLAGS };
 const char *dtp_syntax_text(enum dtp_syntax syntax);
@@ -92,7 +95,8 @@ enum dtp_status dtp_make_key(struct dtp_reading *reading, const char *key, const
 enum dtp_status dtp_make_model(struct dtp_reading *reading, const char *fact);
 /* Whether something that comes before the file says the key: the line, a scenario, a file behind it. */
 bool dtp_is_said(const struct dtp_reading *reading, const char *key);
-/* Whether the line says the key. */
+/* What the line says of the key; NULL: nothing. And whether it does. */
+const char *dtp_typed(const struct dtp_reading *reading, const char *key);
 bool dtp_is_typed(const struct dtp_reading *reading, const char *key);
 /* The fact gives way to what the line says of that key. */
 enum dtp_status dtp_drop_fact(struct dtp_reading *reading, const char *fact, const char *key);

@@ -32,7 +32,7 @@ static bool goes_with_chunks(const char *key, const char *value)
  */
 static const char *typed(const struct dtp_reading *r, const char *key, const char *given, const char **name)
 {
-    const char *value = r->said ? r->said->value(r->said->context, key) : NULL;
+    const char *value = dtp_typed(r, key);
     *name = key;
     if (!value && goes_with_chunks(key, given))
         return NULL;
@@ -40,8 +40,8 @@ static const char *typed(const struct dtp_reading *r, const char *key, const cha
         bool among = false;
         for (size_t k = 0; rivals[i][k]; k++)
             among |= strcmp(rivals[i][k], key) == 0;
-        for (size_t k = 0; r->said && among && !value && rivals[i][k]; k++) {
-            value = r->said->value(r->said->context, rivals[i][k]);
+        for (size_t k = 0; among && !value && rivals[i][k]; k++) {
+            value = dtp_typed(r, rivals[i][k]);
             *name = rivals[i][k];
         }
     }
@@ -54,9 +54,14 @@ bool dtp_is_said(const struct dtp_reading *r, const char *key)
     return typed(r, key, NULL, &name) || dtp_scenario_get(r->scenario, key);
 }
 
+const char *dtp_typed(const struct dtp_reading *r, const char *key)
+{
+    return r->said ? r->said->value(r->said->context, key) : NULL;
+}
+
 bool dtp_is_typed(const struct dtp_reading *r, const char *key)
 {
-    return r->said && r->said->value(r->said->context, key);
+    return dtp_typed(r, key) != NULL;
 }
 
 static const char *flag_of(const char *key, char *out, size_t bytes)
@@ -320,11 +325,23 @@ static enum dtp_status refuse_unknown(struct dtp_reading *r, struct dtp_entry *e
                         hint[0] ? hint : "leave it out if it changes neither memory nor time");
 }
 
+static enum dtp_status give_way(struct dtp_reading *r, struct dtp_entry *entry, const struct dtp_row *row)
+{
+    char flag[64];
+    if (!dtp_is_typed(r, row->instead))
+        return refuse_entry(r, entry, "not modelled: %s, which comes before the file", row->words);
+    settle(r, entry, DTP_ENTRY_REPLACED, "%s: the line says %s %.60s", row->instead,
+           flag_of(row->instead, flag, sizeof flag), dtp_typed(r, row->instead));
+    return DTP_OK;
+}
+
 static enum dtp_status read_value(struct dtp_reading *r, struct dtp_entry *entry, const struct dtp_row *row)
 {
     char ours[1024], choices[512];
     if (strchr(entry->value, '$'))
         return refuse_entry(r, entry, "is made of what only the program that starts the training knows; write it out");
+    if (row->kind == DTP_ROW_ONLY && !dtp_row_allows(row, entry->value) && row->instead)
+        return give_way(r, entry, row);
     if (row->kind == DTP_ROW_ONLY && !dtp_row_allows(row, entry->value))
         return refuse_entry(r, entry, "not modelled: %s; %s%s", row->words,
                             *row->values ? "only with " : "leave it out",
@@ -368,7 +385,8 @@ static enum dtp_status read_entry(struct dtp_reading *r, struct dtp_entry *entry
 bool dtp_row_is_sound(const struct dtp_row *row)
 {
     return row->path && row->path[0] && (row->kind != DTP_ROW_KEY || dtp_scenario_key_of(row->name)) &&
-           (row->kind == DTP_ROW_ASIDE || row->values) && row->words;
+           (!row->instead || dtp_scenario_key_of(row->instead)) && (row->kind == DTP_ROW_ASIDE || row->values) &&
+           row->words;
 }
 
 enum dtp_status dtp_reading_run(struct dtp_reading *r)

@@ -85,8 +85,11 @@ static enum dtp_status read_model(struct dtp_reading *r)
     for (size_t i = 0; i < sizeof flavors / sizeof *flavors; i++)
         if (is(name, flavors[i].name) && strcasecmp(flavor, flavors[i].flavor) == 0)
             return dtp_make_key(r, "model", flavors[i].model, "flavor");
-    return dtp_refuse_fact(r, "flavor", "of %.60s is no model that dtplan knows by that name; give --model config.json",
-                           name);
+    return dtp_refuse_fact(
+        r, "flavor",
+        "of %.60s is no model that dtplan knows by that name; give --model NAME, one of dtplan catalog models, or "
+        "--model config.json",
+        name);
 }
 
 /* ---- the batch ----------------------------------------------------------------------------------------------------
@@ -135,6 +138,14 @@ static enum dtp_status read_ends(struct dtp_reading *r)
     return dtp_fact(r, "old_batch") ? DTP_OK : dtp_make_key(r, "wrap_ends", "auto", NULL);
 }
 
+/* Degrees that are all written out multiply to the GPUs of the job, or torchtitan does not start. */
+static bool types_other_gpus(const struct dtp_reading *r, uint64_t product)
+{
+    const char *typed = dtp_typed(r, "gpus");
+    uint64_t gpus;
+    return typed && dtp_number_parse_integer(typed, false, 1, UINT32_MAX, &gpus) && gpus != product;
+}
+
 /* ParallelDims: FSDP shards over dp_shard and cp together; -1 is what the others leave of the GPUs. */
 static enum dtp_status read_strategy(struct dtp_reading *r)
 {
@@ -169,6 +180,8 @@ static enum dtp_status read_strategy(struct dtp_reading *r)
                                           ddp || replicas > 1 ? "replicate" : "shard"));
     if (!ddp && tp == 1 && pp == 1 && cp == 1)
         worst = dtp_worse(worst, read_ends(r));
+    if (shard && types_other_gpus(r, replicas * shard * tp * pp * cp))
+        worst = dtp_worse(worst, dtp_drop_fact(r, replicas > 1 ? "replicate" : "shard", "gpus"));
     bool accumulates = dtp_is_said(r, "accumulate") || dtp_is_said(r, "global_batch") || dtp_fact(r, "global_batch");
     if (!ddp && pp == 1 && accumulates) /* train.py: FSDP2 reduces in every micro-step */
         worst = dtp_worse(worst, dtp_make_key(r, "accumulate_sync", "true", NULL));
@@ -183,7 +196,7 @@ static enum dtp_status read_pipeline(struct dtp_reading *r)
     enum dtp_status worst = read_count(r, "pp", 1, &pp);
     if (pp <= 1 || worst != DTP_OK)
         return worst;
-    if (!is(first, last))
+    if (!is(first, last) && !dtp_is_typed(r, "stages"))
         return dtp_refuse_fact(r, "first_less",
                                "beside another pipeline_parallel_last_stage_less_layers is not modelled; "
                                "give --stages");
@@ -250,7 +263,7 @@ static enum dtp_status read_filter(struct dtp_reading *r, uint32_t *linears)
                                   "fp8 in the head is not modelled; filter_fqns = [\"output\"] leaves it out");
 }
 
-static enum dtp_status read_fp8(struct dtp_reading *r)
+static enum dtp_status read_fp8(struct dtp_reading *r, bool narrow)
 {
     char words[DTP_TARGETS_BYTES];
     uint32_t linears;
@@ -262,6 +275,10 @@ static enum dtp_status read_fp8(struct dtp_reading *r)
         dtp_make_key(r, "precision", is(recipe, "rowwise") ? "fp8-rowwise" : "fp8-tensorwise", "recipe");
     if (is(recipe, "tensorwise"))
         worst = dtp_worse(worst, dtp_make_key(r, "fp8_all_gather", or_else(gather, "false"), "gather"));
+    if (narrow) { /* moments as the parameters are */
+        worst = dtp_worse(worst, dtp_make_key(r, "param_dtype", "bf16", "dtype"));
+        worst = dtp_worse(worst, dtp_make_key(r, "moment_dtype", "bf16", "dtype"));
+    }
     if (!linears)
         return worst;
     dtp_targets_text(linears, words);
@@ -273,10 +290,12 @@ static enum dtp_status read_formats(struct dtp_reading *r)
 {
     const char *stored = or_else(dtp_fact(r, "dtype"), "fp32"), *mixed = or_else(dtp_fact(r, "mixed"), "bf16");
     bool fp8 = is(dtp_fact(r, "converters"), "fp8") || is(dtp_fact(r, "old_fp8"), "true");
-    if (fp8 && !(is(stored, "fp32") && is(mixed, "bf16")))
-        return dtp_refuse_fact(r, "dtype", "fp8 is modelled beside parameters stored in fp32 and bf16 for the rest");
+    if (fp8 && !is(mixed, "bf16"))
+        return dtp_refuse_fact(r, "mixed", "fp8 is modelled beside bf16 for the rest; set it to bfloat16");
+    enum dtp_status reduces = dtp_make_key(r, "reduce_dtype", or_else(dtp_fact(r, "reduce"), "fp32"),
+                                           dtp_fact(r, "reduce") ? "reduce" : NULL);
     if (fp8)
-        return read_fp8(r);
+        return dtp_worse(reduces, read_fp8(r, is(stored, "bf16")));
     if (is(stored, "bf16") && is(mixed, "fp32"))
         return dtp_refuse_fact(r, "mixed", "computing in fp32 with parameters stored in bf16 is not modelled");
     enum dtp_status worst = dtp_make_key(r, "precision",
@@ -284,7 +303,7 @@ static enum dtp_status read_formats(struct dtp_reading *r)
                                          : is(mixed, "bf16") ? "bf16-mixed"
                                                              : "fp32",
                                          is(stored, "bf16") ? "dtype" : "mixed");
-    return dtp_worse(worst, dtp_make_key(r, "reduce_dtype", or_else(dtp_fact(r, "reduce"), "fp32"), "reduce"));
+    return dtp_worse(worst, reduces);
 }
 
 /* job_config.py: selective, every second layer, unless it is told otherwise. It counts the layers of each rank from 1
@@ -449,7 +468,7 @@ const struct dtp_format dtp_format_torchtitan = {
     .signs = signs,
     .rows = rows,
     .row_count = sizeof rows / sizeof *rows,
-    .silent = "the GPU, and with data_parallel_shard_degree -1 their number",
+    .silent = "the GPU, and where data_parallel_shard_degree is -1 their number",
     .read = read_settings,
     .write = write_settings,
 };

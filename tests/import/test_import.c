@@ -61,7 +61,7 @@ static void every_row_is_sound(void **state)
 static void values_are_words_or_numbers(void **state)
 {
     (void)state;
-    const struct dtp_row row = {DTP_ROW_KEY, "a", "b", "one=1|TWO=2|5e8=x|=none", ""};
+    const struct dtp_row row = {DTP_ROW_KEY, "a", "b", "one=1|TWO=2|5e8=x|=none", "", NULL};
     char text[32];
     assert_true(dtp_row_ours(&row, "two", text, sizeof text));
     assert_string_equal(text, "2");
@@ -274,6 +274,45 @@ static void torchtitan_degrees(void **state)
                    "parallelism.data_parallel_replicate_degree");
 }
 
+/* What is typed comes before the file, where that is refused for what the line says, and where degrees that are written
+ * out do not make the GPUs that are typed. */
+static void torchtitan_gives_way(void **state)
+{
+    (void)state;
+#define CUT                                                                                                            \
+    "[model]\nflavor = \"8B\"\n[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_layers_per_stage = 4\n"
+    expect_refusal(CUT, "gpu=h100-sxm gpus=8", "give --virtual-stages, which comes before the file");
+    import(CUT, "gpu=h100-sxm gpus=8 virtual_stages=2");
+    assert_int_equal(file.job.plan.virtual_stages, 2);
+    assert_int_equal(entry("parallelism.pipeline_parallel_layers_per_stage")->fate, DTP_ENTRY_REPLACED);
+#define DEGREES "[model]\nflavor = \"8B\"\n[parallelism]\ndata_parallel_shard_degree = 3\ntensor_parallel_degree = 2\n"
+    import(DEGREES, "gpu=h100-sxm gpus=8");
+    assert_int_equal(entry("parallelism.data_parallel_shard_degree")->fate, DTP_ENTRY_REPLACED);
+    import(DEGREES, "gpu=h100-sxm gpus=6 gpus_per_node=6");
+    assert_int_equal(entry("parallelism.data_parallel_shard_degree")->fate, DTP_ENTRY_USED);
+#undef CUT
+#undef DEGREES
+}
+
+/* fp8 beside parameters stored in bf16, and their moments with them. */
+static void torchtitan_fp8_of_bf16(void **state)
+{
+    (void)state;
+#define FP8                                                                                                            \
+    "[model]\nflavor = \"8B\"\nconverters = [\"float8\"]\n[training]\ndtype = \"bfloat16\"\nmixed_precision_param = "  \
+    "\"%s\"\n"
+    char text[256];
+    snprintf(text, sizeof text, FP8 "[quantize.linear.float8]\nfilter_fqns = [\"output\"]\n", "bfloat16");
+    import(text, "gpu=h100-sxm gpus=8");
+    assert_int_equal(file.job.plan.precision.compute, DTP_FP8);
+    assert_int_equal(file.job.plan.precision.params, DTP_BF16);
+    assert_int_equal(file.job.plan.precision.moments, DTP_BF16);
+    assert_int_equal(file.job.plan.precision.reduce, DTP_FP32);
+    snprintf(text, sizeof text, FP8, "float32");
+    expect_refusal(text, "gpu=h100-sxm gpus=8", "file:6: training.mixed_precision_param = float32: fp8 is modelled");
+#undef FP8
+}
+
 /* Of Transformers' Trainer: linears by name or pattern, the rank among other numbers, 128 without one; what projects
  * another set of linears, or otherwise, is refused. */
 static void trainer_projections(void **state)
@@ -393,6 +432,8 @@ int main(void)
         cmocka_unit_test(torchtitan_defaults),
         cmocka_unit_test(torchtitan_ends),
         cmocka_unit_test(torchtitan_degrees),
+        cmocka_unit_test(torchtitan_gives_way),
+        cmocka_unit_test(torchtitan_fp8_of_bf16),
         cmocka_unit_test(trainer_projections),
         cmocka_unit_test(adapted_parameters),
         cmocka_unit_test(scaled_and_saved),
