@@ -92,7 +92,7 @@ enum dtp_status dtp_chart_read_bars(const struct dtp_chart_source *s, struct dtp
     for (size_t i = 0; i < data->column_count && status == DTP_OK; i++)
         if (strcmp(data->columns[i], "cache_bytes") && strcmp(data->columns[i], "launch_gap_s") &&
             strcmp(data->columns[i], "waiting_s"))
-            status = dtp_chart_needs_column(s, data->chart, data->columns[i], faults);
+            status = dtp_chart_needs_numbers(s, data->chart, &data->columns[i], 1, faults);
     if (status == DTP_OK && s->row_count > DTP_CHART_MAX_BARS)
         status = dtp_chart_too_many(s, "plans", DTP_CHART_MAX_BARS, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
@@ -148,7 +148,7 @@ static void merge_equal_lines(struct dtp_chart_data *data)
 static enum dtp_status read_lines(const struct dtp_chart_source *s, struct dtp_chart_data *data, bool only_what_runs,
                                   struct dtp_faults *faults)
 {
-    enum dtp_status status = dtp_chart_needs_columns(s, data->chart, data->columns, data->column_count, faults);
+    enum dtp_status status = dtp_chart_needs_numbers(s, data->chart, data->columns, data->column_count, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         char label[DTP_CHART_LABEL_BYTES];
         if (only_what_runs && dtp_chart_is_oom(s, s->rows[i])) {

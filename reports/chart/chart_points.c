@@ -25,7 +25,7 @@ enum dtp_status dtp_chart_read_backtest(const struct dtp_chart_source *s, struct
     long source = dtp_table_column(s->table, "source"); /* a validation's runs are all its own */
     long told_by = source >= 0 ? source : dtp_table_column(s->table, "strategy");
     dtp_chart_set_columns(data, source >= 0 ? "source" : "strategy", columns, 2);
-    enum dtp_status status = dtp_chart_needs_columns(s, data->chart, columns, 2, faults);
+    enum dtp_status status = dtp_chart_needs_numbers(s, data->chart, columns, 2, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         double measured = dtp_chart_value(s, s->rows[i], columns[0]),
                predicted = dtp_chart_value(s, s->rows[i], columns[1]);
@@ -53,7 +53,7 @@ enum dtp_status dtp_chart_read_decisions(const struct dtp_chart_source *s, struc
     dtp_chart_set_columns(data, "sweep", columns, 3);
     enum dtp_status status = dtp_chart_needs_column(s, data->chart, "sweep", faults);
     if (status == DTP_OK)
-        status = dtp_chart_needs_columns(s, data->chart, columns, 3, faults);
+        status = dtp_chart_needs_numbers(s, data->chart, columns, 3, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         double value[3];
         for (size_t k = 0; k < 3; k++)
@@ -89,7 +89,7 @@ enum dtp_status dtp_chart_read_residuals(const struct dtp_chart_source *s, struc
     static const char *const columns[] = {"seconds", "residual_pct"};
     long measurement = dtp_table_column(s->table, "measurement"), what = dtp_table_column(s->table, "what");
     dtp_chart_set_columns(data, "measurement", columns, 2);
-    enum dtp_status status = dtp_chart_needs_columns(s, data->chart, columns, 2, faults);
+    enum dtp_status status = dtp_chart_needs_numbers(s, data->chart, columns, 2, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         double seconds = dtp_chart_value(s, s->rows[i], columns[0]), off = dtp_chart_value(s, s->rows[i], columns[1]);
         const char *of = dtp_table_text(s->table, s->rows[i], measurement);
@@ -173,11 +173,10 @@ enum dtp_status dtp_chart_read_pareto(const struct dtp_chart_source *s, struct d
 {
     static const char *const columns[][3] = {{"days_per_1e12_tokens", "usd_per_1e12_tokens", "on_front"},
                                              {"training_days", "training_usd", "on_front"}};
+    static const char *const needed[] = {"tokens_per_s", "usd_per_billion_tokens"};
     bool training = has_training(s);
     dtp_chart_set_columns(data, "gpu", columns[training], 3);
-    enum dtp_status status = dtp_chart_needs_column(s, data->chart, "tokens_per_s", faults);
-    if (status == DTP_OK)
-        status = dtp_chart_needs_column(s, data->chart, "usd_per_billion_tokens", faults);
+    enum dtp_status status = dtp_chart_needs_numbers(s, data->chart, needed, 2, faults);
     for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
         if (dtp_chart_is_oom(s, s->rows[i])) {
             data->out_of_memory++;
@@ -190,7 +189,7 @@ enum dtp_status dtp_chart_read_pareto(const struct dtp_chart_source *s, struct d
             data->row_count--;
     }
     if (status == DTP_OK && data->row_count == 0)
-        status = dtp_chart_no_row(s, data, faults);
+        status = dtp_chart_no_row_of(s, data->chart, needed, 2, faults);
     if (status == DTP_OK)
         status = mark_front(data, faults);
     if (status == DTP_OK)
@@ -309,7 +308,9 @@ enum dtp_status dtp_chart_read_bandwidth(const struct dtp_chart_source *s, struc
                                           "fitted_limit_bytes_per_s"};
     bool measured = dtp_table_column(s->table, "measurement") >= 0;
     dtp_chart_set_columns(data, "collective", columns, 5);
-    enum dtp_status status = dtp_chart_needs_columns(s, data->chart, sources[measured], 5, faults);
+    enum dtp_status status = dtp_chart_needs_column(s, data->chart, sources[measured][0], faults);
+    if (status == DTP_OK)
+        status = dtp_chart_needs_numbers(s, data->chart, sources[measured] + 1, 4, faults);
     if (status != DTP_OK)
         return status;
     double largest = add_points(s, measured, 0, data);

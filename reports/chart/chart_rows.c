@@ -37,6 +37,23 @@ enum dtp_status dtp_chart_needs_columns(const struct dtp_chart_source *s, enum d
     return status;
 }
 
+enum dtp_status dtp_chart_needs_numbers(const struct dtp_chart_source *s, enum dtp_chart chart,
+                                        const char *const *columns, size_t count, struct dtp_faults *faults)
+{
+    enum dtp_status status = dtp_chart_needs_columns(s, chart, columns, count, faults);
+    for (size_t k = 0; k < count && status == DTP_OK; k++) {
+        long column = dtp_table_column(s->table, columns[k]);
+        for (size_t i = 0; i < s->row_count && status == DTP_OK; i++) {
+            const char *text = dtp_table_text(s->table, s->rows[i], column);
+            if (*text && isnan(dtp_chart_source_value(s, s->rows[i], column)))
+                status =
+                    dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), dtp_table_line(s->table, s->rows[i]),
+                              "%s '%.40s' is no number; leave the cell empty where there is none", columns[k], text);
+        }
+    }
+    return status;
+}
+
 double dtp_chart_value(const struct dtp_chart_source *s, size_t row, const char *column)
 {
     return dtp_chart_source_value(s, row, dtp_table_column(s->table, column));
@@ -67,14 +84,20 @@ bool dtp_chart_is_oom(const struct dtp_chart_source *s, size_t row)
 
 /* ---- series ------------------------------------------------------------------------------------------------------ */
 
+enum dtp_status dtp_chart_no_row_of(const struct dtp_chart_source *s, enum dtp_chart chart, const char *const *columns,
+                                    size_t count, struct dtp_faults *faults)
+{
+    char shown[300] = "";
+    for (size_t i = 0; i < count; i++)
+        dtp_append_part(shown, sizeof shown, ", ", "%s", columns[i]);
+    return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
+                     "has no row with all that the chart '%s' shows: %s", dtp_chart_name(chart), shown);
+}
+
 enum dtp_status dtp_chart_no_row(const struct dtp_chart_source *s, const struct dtp_chart_data *data,
                                  struct dtp_faults *faults)
 {
-    char shown[300] = "";
-    for (size_t i = 0; i < data->column_count; i++)
-        dtp_append_part(shown, sizeof shown, ", ", "%s", data->columns[i]);
-    return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
-                     "has no row with all that the chart '%s' shows: %s", dtp_chart_name(data->chart), shown);
+    return dtp_chart_no_row_of(s, data->chart, data->columns, data->column_count, faults);
 }
 
 bool dtp_chart_number(struct dtp_chart_data *data)

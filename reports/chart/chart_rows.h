@@ -25,8 +25,14 @@ enum dtp_status dtp_chart_needs_column(const struct dtp_chart_source *s, enum dt
                                        struct dtp_faults *faults);
 enum dtp_status dtp_chart_needs_columns(const struct dtp_chart_source *s, enum dtp_chart chart,
                                         const char *const *columns, size_t count, struct dtp_faults *faults);
+/* Such columns whose cells are numbers or empty: another one is a fault at its line. */
+enum dtp_status dtp_chart_needs_numbers(const struct dtp_chart_source *s, enum dtp_chart chart,
+                                        const char *const *columns, size_t count, struct dtp_faults *faults);
 enum dtp_status dtp_chart_too_many(const struct dtp_chart_source *s, const char *things, size_t most,
                                    struct dtp_faults *faults);
+/* Columns of the source; and where those of `data` are the source's. */
+enum dtp_status dtp_chart_no_row_of(const struct dtp_chart_source *s, enum dtp_chart chart, const char *const *columns,
+                                    size_t count, struct dtp_faults *faults);
 enum dtp_status dtp_chart_no_row(const struct dtp_chart_source *s, const struct dtp_chart_data *data,
                                  struct dtp_faults *faults);
 

@@ -32,7 +32,7 @@ enum dtp_status dtp_chart_read_schedule(const struct dtp_chart_source *s, struct
     dtp_chart_set_columns(data, "pass", drawn, 5);
     enum dtp_status status = dtp_chart_needs_column(s, data->chart, "pass", faults);
     if (status == DTP_OK)
-        status = dtp_chart_needs_columns(s, data->chart, columns, 4, faults);
+        status = dtp_chart_needs_numbers(s, data->chart, columns, 4, faults);
     if (status == DTP_OK && s->varying)
         return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(s->table), 0,
                          "has more than one schedule; choose with --where schedule=NAME");
@@ -50,6 +50,6 @@ enum dtp_status dtp_chart_read_schedule(const struct dtp_chart_source *s, struct
         row->value[4] = !half ? 0 : name[0] == 'f' ? 1 : 2;
     }
     if (status == DTP_OK && data->row_count == 0)
-        return dtp_chart_no_row(s, data, faults);
+        return dtp_chart_no_row_of(s, data->chart, columns, 4, faults);
     return status;
 }

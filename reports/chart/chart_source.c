@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define VALUES_NAMED 8 /* of a column, in a message */
+
 /* What a plan is told apart by first. `words` has a %s for the value; NULL: the value itself. */
 static const struct {
     const char *column, *words;
@@ -133,6 +135,37 @@ static bool passes(const struct dtp_table *table, size_t row, const struct dtp_c
     return true;
 }
 
+/* The values of a filter's column, of which it names none: "role has 'pipeline rank 0', ...". Where each filter's value
+ * is there, no row has all of them. */
+static enum dtp_status refuse_filters(const struct dtp_table *table, const struct dtp_chart_filter *filters,
+                                      size_t count, struct dtp_faults *faults)
+{
+    const size_t rows = dtp_table_row_count(table);
+    for (size_t i = 0; i < count; i++) {
+        const char *values[VALUES_NAMED];
+        char words[240] = "";
+        size_t found = 0, row = 0;
+        while (row < rows && !passes(table, row, &filters[i], 1))
+            row++;
+        if (row < rows)
+            continue;
+        for (row = 0; row < rows && found < VALUES_NAMED; row++) {
+            const char *value = dtp_table_text(table, row, dtp_table_column(table, filters[i].column));
+            size_t k = 0;
+            while (k < found && strcmp(values[k], value) != 0)
+                k++;
+            if (k < found)
+                continue;
+            values[found++] = value;
+            dtp_append_part(words, sizeof words, ", ", "'%.24s'", value);
+        }
+        return dtp_fault(faults, DTP_BAD_INPUT, "--where", 0, "%s has no %s '%.40s'; it has %s%s",
+                         dtp_table_name(table), filters[i].column, filters[i].value, words,
+                         found == VALUES_NAMED ? ", ..." : "");
+    }
+    return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 0, "has no row that passes --where");
+}
+
 enum dtp_status dtp_chart_source_read(const struct dtp_table *table, const struct dtp_chart_filter *filters,
                                       size_t filter_count, const char *x, struct dtp_chart_source *out,
                                       struct dtp_faults *faults)
@@ -154,10 +187,11 @@ enum dtp_status dtp_chart_source_read(const struct dtp_table *table, const struc
         else
             out->rows[out->row_count++] = row;
     }
+    if (out->row_count == 0 && filter_count && room && !out->refused)
+        return refuse_filters(table, filters, filter_count, faults);
     if (out->row_count == 0)
         return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), 0,
-                         filter_count ? "has no row that passes --where"
-                                      : "has no row to draw: it is empty, or all its rows were refused");
+                         "has no row to draw: it is empty, or all its rows were refused");
     find_choices(out);
     if (!find_varying(out, x ? dtp_table_column(table, x) : -1))
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");

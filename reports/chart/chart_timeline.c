@@ -16,6 +16,7 @@
 #define STREAM_LANES 24         /* with more of them ranks show their computing alone */
 #define MOST_ROLES 64           /* lanes of a figure that has room for one a rank */
 #define ENLARGED_S 0.015        /* of a step of more than 20 times that; else a 20th of it */
+#define LATEST_S 1e9            /* 30 years, which no step takes */
 #define ROLE_PREFIX "pipeline " /* of a role's name; "rank 0" says it */
 
 /* In the order of timeline.gp's names and colours. */
@@ -113,8 +114,13 @@ static enum dtp_status read_operations(const struct dtp_chart_source *s, struct 
             .begin_s = dtp_chart_source_value(s, row, begin),
             .end_s = dtp_chart_source_value(s, row, end),
             .kind = (uint16_t)kind_of(dtp_table_text(table, row, kind), dtp_table_text(table, row, class))};
-        bool shown = o.kind < DTP_CHART_TIMELINE_PARTS && o.begin_s >= 0 && o.end_s > o.begin_s && o.end_s < 1e60;
-        if (!shown || !dtp_stream_parse(dtp_table_text(table, row, stream), &o.stream))
+        if (!(o.begin_s >= 0 && o.end_s >= o.begin_s && o.end_s <= LATEST_S))
+            return dtp_fault(faults, DTP_BAD_INPUT, dtp_table_name(table), dtp_table_line(table, row),
+                             "start_s '%.40s' and end_s '%.40s' are no seconds of an operation, from 0 on and the end "
+                             "not before the start; mend the row, or leave it out",
+                             dtp_table_text(table, row, begin), dtp_table_text(table, row, end));
+        if (o.kind == DTP_CHART_TIMELINE_PARTS || o.end_s <= o.begin_s ||
+            !dtp_stream_parse(dtp_table_text(table, row, stream), &o.stream))
             continue;
         last = role_of(step, role < 0 ? "" : dtp_table_text(table, row, role), last);
         if (last == MOST_ROLES)
@@ -254,13 +260,15 @@ enum dtp_status dtp_chart_read_timeline(const struct dtp_chart_source *s, struct
     static const char *const drawn[] = {"lane", "kind", "begin_s", "end_s", "busy_s", "enlarged"};
     struct step *step = calloc(1, sizeof *step);
     dtp_chart_set_columns(data, "name", drawn, 6);
-    enum dtp_status status = dtp_chart_needs_columns(s, data->chart, needed, 5, faults);
+    enum dtp_status status = dtp_chart_needs_columns(s, data->chart, needed, 3, faults);
+    if (status == DTP_OK)
+        status = dtp_chart_needs_numbers(s, data->chart, needed + 3, 2, faults);
     if (step && !(step->operations = calloc(s->row_count, sizeof *step->operations)))
         status = dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK)
         status = step ? read_operations(s, step, faults) : dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory");
     if (status == DTP_OK && step->count == 0)
-        status = dtp_chart_no_row(s, data, faults);
+        status = dtp_chart_no_row_of(s, data->chart, needed, 5, faults);
     if (status == DTP_OK && step->lane_count <= ENLARGED_LANES)
         status = find_enlarged(step, faults);
     if (status == DTP_OK)

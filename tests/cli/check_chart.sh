@@ -61,6 +61,15 @@ if [[ $(grep -c 'rank [0-3] compute |' out) != 4 ]] || ! grep -q 'rank 1 receive
 [[ $(sed -n 's/.*| \([0-9]*\) %$/\1/p' out | sort -n | tail -1) -le 100 ]] || failed "busy for longer than the step: $(cat out)"
 expect 0 chart timeline ranks.csv --where 'role=pipeline rank 2'
 if ! grep -q '^ *compute |' out || grep -q rank out; then failed "one rank's lanes: $(cat out)"; fi
+expect 2 chart timeline ranks.csv --where role=1
+grep -q "^dtplan: --where: ranks.csv has no role '1'; it has 'pipeline rank 0', 'pipeline rank 1'" err || failed "a role that is none: $(cat err)"
+expect 2 chart timeline ranks.csv --where start_s=0.000000000 --where 'role=pipeline rank 2'
+# A row that is no row of a step is named by its line, and is not left out of the figure.
+for cells in nan,1 soon,1 ,1 -5,1 2,1 0,1e300; do
+    awk -F, -v OFS=, -v cells="$cells" 'NR == 5 { split(cells, c, ","); $9 = c[1]; $10 = c[2] } { print }' timeline.csv >broken.csv
+    expect 2 chart timeline broken.csv
+    grep -q '^dtplan: broken.csv:5: start_s' err || failed "start_s,end_s $cells: $(cat err)"
+done
 expect 0 simulate --model gpt2 --gpu h100-sxm --gpus 12 --gpus-per-node 4 --pp 12 --tied-head=false --accumulate 4 --strategy ddp --timeline twelve.csv
 expect 0 chart timeline twelve.csv
 if [[ $(grep -c 'rank [0-9]* |' out) != 12 ]] || ! grep -q 'what each rank computes' out; then failed "twelve ranks: $(cat out)"; fi
