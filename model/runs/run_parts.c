@@ -486,8 +486,12 @@ static void write_recipe(struct writer *w)
     if (wide && strcmp(dtp_run_fp8_precision(w), tensorwise) == 0)
         set_switch(w, "fp8_all_gather", false);
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
-        if (is_recipe(w->run->precision_recipe, recipes[i].word))
+        if (is_recipe(w->run->precision_recipe, recipes[i].word)) {
+            if (strcmp(w->run->fp8, strstr(recipes[i].word, "16") ? "1" : "0") == 0 && *recipes[i].word)
+                REFUSE(w, "precision_recipe '%.60s' contradicts fp8 %s; empty one of them", w->run->precision_recipe,
+                       w->run->fp8);
             return;
+        }
     REFUSE(w, "precision_recipe '%.60s' is not modelled; those of key precision are", w->run->precision_recipe);
 }
 

@@ -248,6 +248,11 @@ static enum dtp_status read_stages(const struct dtp_table *table, size_t row, co
     bool stated = *bytes && *place;
     while (stated && (*bytes || *place)) {
         char *behind;
+        if (!*place)
+            return dtp_fault(faults, DTP_BAD_INPUT, NULL, 0,
+                             "peak_allocated_bytes_ranks has more ranks than the %zu that "
+                             "coordinates_ranks_pp_dp_cp_tp names: as many are needed",
+                             count);
         double value = strtod(bytes, &behind);
         const char *next = read_rank(place, size, &stage, &number);
         if (behind == bytes || !(value > 0) || !isfinite(value) || (*behind && *behind != ';'))
@@ -314,6 +319,22 @@ static enum dtp_run_end end_of(const char *status)
     return DTP_RUN_FAILED;
 }
 
+/* Exact figures of one run: tensors lie in segments, and those of the built model are among the step's. */
+static enum dtp_status check_sizes(const struct dtp_run_measured *out, struct dtp_faults *faults)
+{
+    static const enum dtp_run_memory pairs[][2] = {{DTP_RUN_ALLOCATED, DTP_RUN_RESERVED},
+                                                   {DTP_RUN_AFTER_INIT, DTP_RUN_ALLOCATED},
+                                                   {DTP_RUN_AFTER_INIT, DTP_RUN_RESERVED}};
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        double less = out->memory_bytes[pairs[i][0]], more = out->memory_bytes[pairs[i][1]];
+        if (more > 0 && less > more)
+            status = dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s %.0f is more than %s %.0f, which holds them too",
+                               memory_kinds[pairs[i][0]].column, less, memory_kinds[pairs[i][1]].column, more);
+    }
+    return status;
+}
+
 enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row, const struct dtp_run_columns *where,
                                       struct dtp_run_measured *out, struct dtp_faults *faults)
 {
@@ -334,6 +355,7 @@ enum dtp_status dtp_run_read_measured(const struct dtp_table *table, size_t row,
             read_positive(table, row, where->memory[kind], memory_kinds[kind].column, &out->memory_bytes[kind], faults,
                           &status);
     }
+    status = dtp_worse(status, check_sizes(out, faults));
     enum dtp_status stages = read_stages(table, row, where, out, faults);
     enum dtp_status rounded = read_rounded_memory(table, row, where, out, faults);
     enum dtp_status stale = take_off_stale(table, row, where, out, faults);

@@ -285,7 +285,7 @@ static void test_places_of_ranks(void **state)
                 {"2", "12", "begins with no rank of pp 2, dp 2, cp 1, tp 2"},
                 {"2;3", "0/0/0/0;9/0/0/0", "'9/0/0/0' begins with no rank of pp 2"},
                 {"2;3", "0/0/0/0;0/0/0/0", "names a rank twice"},
-                {"2;3", "0/0/0/0", "'' begins with no rank"},
+                {"2;3", "0/0/0/0", "more ranks than the 1 that"},
                 {"2", "0/0/0/0;1/0/0/0", "begins with no bytes of a rank"},
                 {"2", "1e300/0/0/0", "begins with no rank"},
                 {"x", "0/0/0/0", "begins with no bytes"}};
@@ -307,6 +307,38 @@ static void test_places_of_ranks(void **state)
         if (rows[i].reason && !strstr(faults.text[0], rows[i].reason))
             fail_msg("%s", faults.text[0]);
         assert_true(rows[i].reason || (measured.stage_bytes[0] == 2 && measured.stage_bytes[1] == 3));
+        dtp_table_destroy(table);
+    }
+}
+
+/* Sizes of one run that cannot stand beside each other. */
+static void test_sizes_that_contradict(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *cells, *reason;
+    } rows[] = {{"3,4,2", NULL},
+                {"3,3,3", NULL},
+                {"3,2,1", "peak_allocated_bytes 3 is more than peak_reserved_bytes 2"},
+                {"3,4,5", "after_init_allocated_bytes 5 is more than peak_allocated_bytes 3"},
+                {",4,5", "after_init_allocated_bytes 5 is more than peak_reserved_bytes 4"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct dtp_faults faults = {0};
+        struct dtp_table *table;
+        struct dtp_run_columns columns;
+        struct dtp_run_measured measured;
+        char text[300];
+        int bytes = snprintf(text, sizeof text,
+                             "id,source,model_name,gpu_key,strategy_key,seq_len,gpus,micro_batch_per_gpu,"
+                             "peak_allocated_bytes,peak_reserved_bytes,after_init_allocated_bytes\n"
+                             "a,s,llama-2-7b,h100-sxm,ddp,4096,8,1,%s\n",
+                             rows[i].cells);
+        assert_int_equal(dtp_table_parse("text", text, (size_t)bytes, &table, &faults), DTP_OK);
+        assert_int_equal(dtp_run_columns_find(table, &columns, &faults), DTP_OK);
+        assert_int_equal(dtp_run_read_measured(table, 0, &columns, &measured, &faults),
+                         rows[i].reason ? DTP_BAD_INPUT : DTP_OK);
+        if (rows[i].reason && !strstr(faults.text[0], rows[i].reason))
+            fail_msg("%s", faults.text[0]);
         dtp_table_destroy(table);
     }
 }
@@ -365,6 +397,7 @@ int main(void)
                                        cmocka_unit_test(test_noted_latents),
                                        cmocka_unit_test(test_places_of_ranks),
                                        cmocka_unit_test(test_last_rank),
+                                       cmocka_unit_test(test_sizes_that_contradict),
                                        cmocka_unit_test(test_preset),
                                        cmocka_unit_test(test_recomputed),
                                        cmocka_unit_test(test_refused),

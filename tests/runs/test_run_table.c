@@ -92,6 +92,10 @@ static void test_parts_that_are_not_modelled(void **state)
     run = plain_run();
     run.precision_recipe = "mxfp8 grouped GEMM only";
     assert_refused(&run, "precision_recipe 'mxfp8 grouped GEMM only' is not modelled");
+    run.precision_recipe = "bf16", run.fp8 = "1";
+    assert_refused(&run, "precision_recipe 'bf16' contradicts fp8 1; empty one of them");
+    run.precision_recipe = "fp8-rowwise", run.fp8 = "0";
+    assert_refused(&run, "precision_recipe 'fp8-rowwise' contradicts fp8 0");
     run = plain_run();
     run.strategy_key = "ddp";
     run.notes = "eager; comm hook batched_powerSGD rank 4";
