@@ -4,6 +4,7 @@
 #include "base/nearest.h"
 #include "base/number.h"
 #include "job/scenario.h"
+#include "job/scenario_keys.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -264,19 +265,34 @@ static bool is_said_otherwise(const struct dtp_arguments *a, const struct dtp_sc
     return false;
 }
 
-/* A switch with "true" or "false" as the next word: elsewhere that is its value, here it would be a scenario file. */
-static bool is_switched_by_word(int argc, char **argv, int *at, struct dtp_faults *faults)
+/* Whether a switch takes the word, or each of those with commas between, as its value: true, false, what else it has.
+ */
+static bool takes_words(const struct dtp_scenario_key *key, const char *words)
 {
-    static const char *const words[] = {"true", "false", "yes", "no", "on", "off"};
+    for (bool more = *words; more; words++) {
+        struct dtp_draft draft = dtp_draft_default();
+        char word[64], why[DTP_FAULT_TEXT_BYTES];
+        size_t length = strcspn(words, ",");
+        snprintf(word, sizeof word, "%.*s", (int)length, words);
+        if (!dtp_key_apply(dtp_key_find(key->key), word, &draft, why, sizeof why))
+            return false;
+        words += length;
+        more = *words != '\0';
+    }
+    return true;
+}
+
+/* A switch with its value as the next word: elsewhere that is where it stands, here it would be a scenario file. */
+static bool is_switched_by_word(const struct dtp_scenario_key *key, int argc, char **argv, int *at,
+                                struct dtp_faults *faults)
+{
     const char *flag = argv[*at], *word = *at + 1 < argc ? argv[*at + 1] : "";
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (dtp_names_equal(word, words[i])) {
-            dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s %s: a switch takes its value behind '='; write %s=%s", flag,
-                      word, flag, word);
-            ++*at;
-            return true;
-        }
-    return false;
+    if (!*word || *word == '-' || !takes_words(key, word))
+        return false;
+    dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "%s %s: a switch takes its value behind '='; write %s=%s", flag, word,
+              flag, word);
+    ++*at;
+    return true;
 }
 
 /* A switch with a plain word behind it that is no file: it was meant as a value, and would be looked for as a scenario.
@@ -308,7 +324,8 @@ static bool take_setting(struct dtp_arguments *a, int argc, char **argv, int *at
         value = "false";
     } else if (found && (found->value || strchr(flag, '='))) {
         value = take_value(argc, argv, at, found->value ? found->value : "VALUE", faults);
-    } else if (found && (is_switched_by_word(argc, argv, at, faults) || is_followed_by_word(argc, argv, at, faults))) {
+    } else if (found &&
+               (is_switched_by_word(found, argc, argv, at, faults) || is_followed_by_word(argc, argv, at, faults))) {
         return true;
     }
     if (found && value && is_said_otherwise(a, found, key, flag, faults))

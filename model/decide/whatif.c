@@ -128,12 +128,16 @@ static void try(struct search *search, enum dtp_question question, const char *f
         propose_plan(search, question, &asked, flags);
 }
 
-/* Whether rules make the same plan of what was asked: what the runtime does anyway is no change. */
-static bool resolves_to_the_same(const struct search *search, const struct dtp_plan *asked)
+/* Whether rules make the same plan of what was asked, for what the runtime does anyway is no change; or one in which
+ * nothing reads the key, as of FSDP2 where one GPU shards nothing. */
+static bool resolves_to_the_same(const struct search *search, enum dtp_key key, const struct dtp_plan *asked)
 {
     struct dtp_job changed;
-    return dtp_variant_resolve(search->job, asked, search->job->cluster.gpus, &changed, NULL, 0) == DTP_OK &&
-           dtp_change_is_none(&changed.plan, &search->job->plan);
+    if (dtp_variant_resolve(search->job, asked, search->job->cluster.gpus, &changed, NULL, 0) != DTP_OK)
+        return false;
+    const enum dtp_key_reader reader = dtp_key_reader(key);
+    bool read = dtp_key_reader_reads(reader, &changed.plan) || dtp_key_reader_reads(reader, &search->job->plan);
+    return !read || dtp_change_is_none(&changed.plan, &search->job->plan);
 }
 
 static void try_rules(struct search *search)
@@ -143,7 +147,7 @@ static void try_rules(struct search *search)
     const struct dtp_job *job = search->job;
     for (size_t i = 0; i < count; i++) {
         struct dtp_plan asked = job->asked;
-        if (!dtp_change_try(&rules[i], &asked) || resolves_to_the_same(search, &asked))
+        if (!dtp_change_try(&rules[i], &asked) || resolves_to_the_same(search, rules[i].key, &asked))
             continue;
         enum dtp_question question = rules[i].question;
         if (question == DTP_QUESTION_STRATEGY && is_reshard_pair(asked.strategy, job->asked.strategy))

@@ -170,7 +170,8 @@ static enum dtp_status read_strategy(struct dtp_reading *r)
         worst = dtp_worse(worst, make_count(r, "shard_group", shard * cp, "shard"));
     const char *reshard = dtp_fact(r, "reshard");
     bool kept = is(reshard, "false") && pp == 1 && replicas == 1 && !ddp;
-    if (reshard && !is(reshard, "default") && (pp > 1 || replicas > 1) && !ddp)
+    bool asks = replicas > 1 || (pp > 1 && !is(reshard, "false")); /* of a pipeline false is what is done anyway */
+    if (reshard && !is(reshard, "default") && asks && !ddp)
         worst = dtp_worse(worst, dtp_make_key(r, "reshard_after_forward", reshard, "reshard"));
     worst = dtp_worse(worst, dtp_make_key(r, "strategy",
                                           ddp            ? "ddp"

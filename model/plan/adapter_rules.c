@@ -111,7 +111,8 @@ static void check_formats(struct dtp_resolver *r)
     if (p->precision.compute == DTP_FP8)
         dtp_plan_refuse(r, "precision", "fp8 matmuls with adapters (lora) are not modelled; use bf16");
     bool whole = p->strategy == DTP_DDP;
-    if (dtp_plan_mixes_ends(p) && !whole)
+    const bool copies = dtp_plan_layers(p)->copies_trained;
+    if (dtp_plan_mixes_ends(p) && !whole && !copies)
         dtp_plan_refuse(r, "train_ends",
                         "in shards is not modelled beside adapters of another dtype than the base (those of peft are "
                         "fp32 where nothing is said); use strategy ddp, or lora_dtype %s",
@@ -119,7 +120,7 @@ static void check_formats(struct dtp_resolver *r)
     if (dtp_plan_mixes_ends(p) && p->precision.params == DTP_FP16)
         dtp_plan_refuse(r, "train_ends",
                         "of a 16-bit base in fp16 has gradients that GradScaler does not unscale; use bf16");
-    if (a->train_ends && dtp_plan_layers(p)->copies_trained && !whole)
+    if (a->train_ends && copies && !whole)
         dtp_plan_refuse(r, "train_ends",
                         "in shards is not modelled under runtime %s, which keeps a frozen copy as well; "
                         "use ddp, or runtime torch",

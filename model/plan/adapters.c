@@ -123,12 +123,20 @@ const char *dtp_parameters_text(uint32_t parameters)
 
 bool dtp_parameters_parse(const char *text, uint32_t *out)
 {
-    for (uint32_t i = 0; i < sizeof parameter_words / sizeof *parameter_words; i++)
-        if (strcmp(text, parameter_words[i]) == 0) {
-            *out = (i & 1) << DTP_TARGET_UP | (i >> 1) << DTP_TARGET_DOWN;
-            return true;
-        }
-    return false;
+    uint32_t found = 0;
+    bool none = strcmp(text, parameter_words[0]) == 0;
+    while (!none && *text) {
+        size_t length = strcspn(text, ",+"), i = 1;
+        while (i < 3 && (strlen(parameter_words[i]) != length || memcmp(text, parameter_words[i], length) != 0))
+            i++;
+        if (i == 3)
+            return false;
+        found |= i == 1 ? 1u << DTP_TARGET_UP : 1u << DTP_TARGET_DOWN;
+        text += length + (text[length] != '\0');
+    }
+    if (found || none)
+        *out = found;
+    return found || none;
 }
 
 /* One of a list's words, with or without the "_proj" of Transformers' names. */

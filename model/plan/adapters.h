@@ -53,7 +53,7 @@ enum dtp_adapter_target {
 /* "all", "attention", or as "q+v", for commas are between the values of a sweep, but are read as well. False for a word
  * that is none of them. */
 #define DTP_TARGETS_BYTES 40
-/* Of parameters: none, gate_up, down, or gate_up+down. */
+/* Of parameters: none, gate_up, down, or both in any order, with + or a comma between. */
 const char *dtp_parameters_text(uint32_t parameters);
 bool dtp_parameters_parse(const char *text, uint32_t *out);
 void dtp_targets_text(uint32_t targets, char out[DTP_TARGETS_BYTES]);

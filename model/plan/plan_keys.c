@@ -93,6 +93,30 @@ static const char *what_hides(const struct read_key *key, const struct dtp_plan 
     return NULL;
 }
 
+/* The other way: a switch that, if it were on, or a count of ranks or chunks that, if it were 2, would have the key
+ * read. NULL: there is none. */
+static const char *what_helps(const struct read_key *key, const struct dtp_plan *plan, bool *is_switch)
+{
+    static const char *const counts[] = {"tp", "pp", "cp", "ep", "virtual_stages"};
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        struct dtp_plan with = *plan;
+        char *field = (char *)&with + keys[i].offset;
+        bool count = false;
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+            count = count || strcmp(keys[i].key, counts[k]) == 0;
+        *is_switch = keys[i].bytes == sizeof(bool);
+        if (&keys[i] == key || !(count || *is_switch) || keys[i].offset + keys[i].bytes > sizeof with)
+            continue;
+        if (*is_switch)
+            *(bool *)(void *)field = true;
+        else if (*(uint32_t *)(void *)field == 1)
+            *(uint32_t *)(void *)field = 2;
+        if (dtp_key_reader_reads(key->reader, &with) && (!keys[i].only || dtp_key_reader_reads(keys[i].reader, &with)))
+            return keys[i].key;
+    }
+    return NULL;
+}
+
 /* Whether all that it lacks to be read is that layers are run again. */
 static bool needs_full_checkpointing(const struct read_key *key, const struct dtp_plan *plan)
 {
@@ -106,6 +130,8 @@ void dtp_plan_check_readers(struct dtp_resolver *r)
     const struct dtp_plan standard = dtp_plan_unchosen(), *p = r->plan;
     for (size_t i = 0; i < KEY_COUNT; i++)
         if (is_unread(&keys[i], p, &standard)) {
+            bool is_switch;
+            const char *helps = r->faults ? what_helps(&keys[i], p, &is_switch) : NULL;
             const char *hides = r->faults ? what_hides(&keys[i], p, &standard) : NULL; /* nobody reads it */
             if (needs_full_checkpointing(&keys[i], p))
                 dtp_plan_refuse(r, keys[i].key, "is for %s only; give checkpointing full, or leave it out",
@@ -113,6 +139,9 @@ void dtp_plan_check_readers(struct dtp_resolver *r)
             else if (hides)
                 dtp_plan_refuse(r, keys[i].key, "is for %s only; leave out it or %s",
                                 dtp_key_reader_words(keys[i].reader), hides);
+            else if (helps)
+                dtp_plan_refuse(r, keys[i].key, "is for %s only; leave it out, or give %s%s",
+                                dtp_key_reader_words(keys[i].reader), helps, is_switch ? "" : " above 1");
             else
                 dtp_plan_refuse(r, keys[i].key, "is for %s only; leave it out with strategy %s under runtime %s",
                                 dtp_key_reader_words(keys[i].reader), dtp_strategy_text(p->strategy), p->runtime->name);

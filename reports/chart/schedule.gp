@@ -28,7 +28,8 @@ unset grid
 set ytics 1
 if (ranks > 16) { set ytics 4 }
 set format y "rank %.0f"
-eval below((words(shown) + 3) / 4)
+columns = plain ? 2 : 4 # as many names as a line of text has room for
+eval below((words(shown) + columns - 1) / columns)
 # A number where a pass has room for it, and lanes are high enough. The plain terminal has neither.
 numbered(takes) = !plain && ranks <= 32 && takes / last * 1400 > 8.5 * digits
 size = shortest / last * 1400 > 16 * digits && ranks <= 16 ? 12 : shortest / last * 1400 > 11 * digits ? 9 : 7

@@ -95,6 +95,10 @@ for kind in "${kinds[@]}"; do
     ! grep -qi 'warning\|undefined' out || failed "chart $kind as text: $(grep -i warning out)"
 done
 ! grep -q '<script' ./*.svg || failed "a figure holds a script"
+# As text, names of passes stand apart.
+expect 0 schedule --stages 4 --micro-batches 8 --schedule looped-bfs --passes looped.csv
+expect 0 chart schedule looped.csv
+grep -q '[^a-z ]backward (odd)$' out || failed "the legend of a chart as text: $(tail -3 out)"
 # The file of a probe has more groups of GPUs than anybody tells apart: the largest are drawn.
 expect 0 chart bandwidth "$source/tests/data/synthetic_machine.csv" -o probed.png
 grep -q 'all_reduce on 4 GPUs' probed.data.csv || failed "the chart of a probe lacks its largest groups"

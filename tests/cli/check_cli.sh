@@ -274,6 +274,10 @@ printf '[training]\nlocal_batch_size = 1\n' >titan.toml
     # The value of a flag of another command is no scenario file; a switch takes none behind a blank; lists stay lists.
     careless simulate --params 7e9 --steps 3
     careless --params 7e9 --compile true
+    careless --params 7e9 --wrap-ends auto
+    careless sweep --params 7e9 --wrap-ends true,false,auto
+    careless --params 7e9 --reshard-after-forward 4
+    careless --params 7e9 --compile twice
     careless sweep --params 7e9 --seq 128,256 --json
     for command in sweep simulate run validate probe; do
         careless "$command" --params 7e9 --csv

@@ -63,6 +63,13 @@ static void test_words(void **state)
     assert_string_equal(text, "all");
     assert_false(dtp_targets_parse("q,w", &targets));
     assert_false(dtp_targets_parse("", &targets));
+    uint32_t parameters;
+    assert_true(dtp_parameters_parse("down+gate_up", &parameters)); /* in any order */
+    assert_string_equal(dtp_parameters_text(parameters), "gate_up+down");
+    assert_true(dtp_parameters_parse("none", &parameters));
+    assert_int_equal(parameters, 0);
+    assert_false(dtp_parameters_parse("down+up", &parameters));
+    assert_false(dtp_parameters_parse("", &parameters));
     assert_true(dtp_base_parse("bf16", &base) && base == DTP_BASE_NONE);
     assert_true(dtp_base_parse("GPTQ", &base) && base == DTP_BASE_INT4);
     assert_false(dtp_base_parse("int3", &base));

@@ -136,8 +136,7 @@ static void test_context_parallel_rules(void **state)
     resolved(plan);
     plan = split(2, 1, 1);
     plan.cp_comm = DTP_CP_A2A;
-    expect_refused(plan, "cp_comm: is for context parallelism (cp above 1) only; leave it out with strategy ddp under "
-                         "runtime megatron");
+    expect_refused(plan, "cp_comm: is for context parallelism (cp above 1) only; leave it out, or give cp above 1");
 }
 
 static void set_order(struct dtp_plan *plan, const char *text)
@@ -170,8 +169,8 @@ static void test_order_of_ranks(void **state)
     set_order(&plan, "tp-pp-dp");
     plan.tp = plan.pp = 1;
     expect_refused(plan,
-                   "layout_order: is for tensor, context or pipeline parallelism (above 1) only; leave it out with "
-                   "strategy ddp under runtime megatron");
+                   "layout_order: is for tensor, context or pipeline parallelism (above 1) only; leave it out, or "
+                   "give tp above 1");
 }
 
 /* ---- schedules --------------------------------------------------------------------------------------------------- */
@@ -225,11 +224,10 @@ static void test_schedules_are_refused_by_their_rules(void **state)
     plan.microbatch_group = 4;
     expect_refused(plan,
                    "microbatch_group: is for the interleaved schedule (pp and virtual_stages above 1) only; leave "
-                   "it out with strategy ddp under runtime megatron");
+                   "it out, or give virtual_stages above 1");
     plan = split(1, 1, 1);
     plan.schedule = DTP_SCHEDULE_GPIPE;
-    expect_refused(plan, "schedule: is for pipelines (pp above 1) only; leave it out with strategy ddp under runtime "
-                         "megatron");
+    expect_refused(plan, "schedule: is for pipelines (pp above 1) only; leave it out, or give pp above 1");
     plan = split(1, 1, 4);
     plan.schedule = DTP_SCHEDULE_ZB_H1;
     everything.schedules = 1u << DTP_SCHEDULE_1F1B | 1u << DTP_SCHEDULE_INTERLEAVED;

@@ -80,6 +80,12 @@ static void test_what_hides_a_key_is_named(void **state)
     assert_int_equal(resolve(plan, &faults), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "clip_norm: is for "));
     assert_non_null(strstr(faults.text[0], " only; leave out it or update_in_backward"));
+    plan = dtp_plan_default(); /* or a switch that is off */
+    plan.strategy = DTP_DDP, plan.runtime = &dtp_runtime_peft;
+    plan.adapters.rank = 8, plan.adapters.parameters = 1u << DTP_TARGET_DOWN;
+    assert_int_equal(resolve(plan, &faults), DTP_BAD_INPUT);
+    assert_non_null(strstr(faults.text[0], "lora_parameters: is for "));
+    assert_non_null(strstr(faults.text[0], " only; leave it out, or give grouped_experts"));
 }
 
 /* False: the reader takes a key of its own beside it. */

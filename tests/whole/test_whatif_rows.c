@@ -61,9 +61,22 @@ static void test_tokens_of_all_ranks(void **state)
     }
 }
 
+/* Switches of shards are none of a plan that one GPU does not shard, nor of its neighbours. */
+static void test_one_gpu_shards_nothing(void **state)
+{
+    (void)state;
+    ask("params=7e9 gpu=h100-sxm gpus=1 runtime=peft lora=8");
+    assert_true(whatif->count > 5);
+    static const char *const none[] = {"--keep-root", "--wrap-ends", "--no-prefetch"};
+    for (size_t i = 0; i < whatif->count; i++)
+        for (size_t k = 0; k < sizeof none / sizeof *none; k++)
+            assert_string_not_equal(whatif->rows[i].flags, none[k]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tokens_of_all_ranks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tokens_of_all_ranks),
+                                       cmocka_unit_test(test_one_gpu_shards_nothing)};
     whatif = malloc(sizeof *whatif);
     int failed = whatif ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
     free(whatif);
