@@ -1,7 +1,7 @@
 #include "cli/set_job.h"
 
 #include "cli/run_job.h"
-#include "page/output_file.h"
+#include "page/output_own.h"
 #include "program/placement.h"
 #include "record/run_report.h"
 #include "sim/trace.h"
@@ -153,7 +153,8 @@ static enum dtp_status write_one(const struct set_job *job, bool json, const cha
         status = dtp_trace_write_set_json(&job->set, job->timelines, output.file, faults);
     else
         dtp_roles_write_timeline(&report, output.file);
-    return dtp_output_end(&output, status, faults);
+    return json ? dtp_output_end_sealed(&output, DTP_OUTPUT_TRACE, status, faults)
+                : dtp_output_end(&output, status, faults);
 }
 
 static enum dtp_status say(const struct set_job *job, const struct dtp_run_outcome *measured)

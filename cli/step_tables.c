@@ -1,7 +1,7 @@
 #include "cli/step_tables.h"
 
 #include "chart/chart.h"
-#include "page/output_file.h"
+#include "page/output_own.h"
 #include "program/program_set.h"
 #include "program/program_text.h"
 
@@ -39,7 +39,9 @@ static enum dtp_status write_table(const struct dtp_simulated *s, const struct d
     case RANKS: status = dtp_simulation_write_ranks(stages, output.file, faults); break;
     case TABLE_COUNT: break;
     }
-    return dtp_output_end(&output, status, faults);
+    return table == TRACE     ? dtp_output_end_sealed(&output, DTP_OUTPUT_TRACE, status, faults)
+           : table == PROGRAM ? dtp_output_end_sealed(&output, DTP_OUTPUT_PROGRAM, status, faults)
+                              : dtp_output_end(&output, status, faults);
 }
 
 enum dtp_status dtp_step_tables_write(const struct dtp_context *context, const struct dtp_simulated *simulated,

@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 
 static const struct {
-    const char *begins, *ends, *words;
+    const char *begins, *words;
 } kinds[DTP_OUTPUT_KIND_COUNT] = {
-#define X(suffix, begins, ends, words) {begins, ends, words},
+#define X(suffix, begins, words) {begins, words},
     DTP_OUTPUT_TABLE(X)
 #undef X
 };
@@ -23,7 +23,7 @@ static const struct {
 #define MOST_SEAL_BYTES 128
 
 /* The languages of sealed files, by how a remark is written in them. */
-enum language { HASH, MARKUP, PERCENT, PLAIN, PNG };
+enum language { HASH, MARKUP, PERCENT, PLAIN, PNG, TRACE_EVENTS };
 
 static enum language language_of(const char *path, enum dtp_output_kind kind)
 {
@@ -32,8 +32,10 @@ static enum language language_of(const char *path, enum dtp_output_kind kind)
         enum language language;
     } figures[] = {{".svg", MARKUP}, {".pdf", PERCENT}, {".png", PNG}};
     size_t length = strlen(path);
-    if (kind == DTP_OUTPUT_SCRIPT || kind == DTP_OUTPUT_CHART_DATA)
+    if (kind == DTP_OUTPUT_SCRIPT || kind == DTP_OUTPUT_CHART_DATA || kind == DTP_OUTPUT_PROGRAM)
         return HASH;
+    if (kind == DTP_OUTPUT_TRACE)
+        return TRACE_EVENTS;
     if (kind == DTP_OUTPUT_PAGE)
         return MARKUP;
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
@@ -75,34 +77,80 @@ static size_t write_png_seal(const char *words, unsigned char out[MOST_SEAL_BYTE
     return 8 + name_bytes + length + sizeof png_end;
 }
 
-/* The seal of what stands before it, in as many bytes whatever that is. */
-static size_t write_seal(enum language language, const char *text, size_t bytes, unsigned char out[MOST_SEAL_BYTES])
+/* The end of a trace, before which the format has room for what no viewer reads ("otherData" of the Trace Event Format,
+ * "JSON Object Format"). */
+static const char trace_end[] = "]}\n";
+
+/* How many bytes of a file's end the seal brings itself. */
+static size_t end_bytes(enum language language)
 {
-    static const char *const forms[] = {
-        [HASH] = "# %s\n", [MARKUP] = "<!-- %s -->\n", [PERCENT] = "%% %s\n", [PLAIN] = "%s\n"};
+    return language == PNG ? sizeof png_end : language == TRACE_EVENTS ? strlen(trace_end) : 0;
+}
+
+/* The seal of what has that digest, in as many bytes whatever it is. */
+static size_t write_seal(enum language language, uint64_t digest, unsigned char out[MOST_SEAL_BYTES])
+{
+    static const char *const forms[] = {[HASH] = "# %s\n",
+                                        [MARKUP] = "<!-- %s -->\n",
+                                        [PERCENT] = "%% %s\n",
+                                        [PLAIN] = "%s\n",
+                                        [TRACE_EVENTS] = "],\"otherData\":{\"seal\":\"%s\"}}\n"};
     char words[MOST_SEAL_BYTES / 2];
-    snprintf(words, sizeof words, SEAL, dtp_digest_bytes(DTP_DIGEST_START, text, bytes));
+    snprintf(words, sizeof words, SEAL, digest);
     return language == PNG ? write_png_seal(words, out)
                            : (size_t)snprintf((char *)out, MOST_SEAL_BYTES, forms[language], words);
 }
 
-static bool is_sealed(enum language language, const char *text, size_t bytes)
+/* Of the next bytes of a file; false: there are not as many. */
+static bool digest_of(FILE *file, size_t bytes, uint64_t *digest)
 {
-    unsigned char seal[MOST_SEAL_BYTES];
-    size_t length = write_seal(language, text, 0, seal);
-    if (bytes < length)
-        return false;
-    write_seal(language, text, bytes - length, seal);
-    return memcmp(text + bytes - length, seal, length) == 0;
+    char part[1 << 16];
+    *digest = DTP_DIGEST_START;
+    while (bytes) {
+        size_t wanted = bytes < sizeof part ? bytes : sizeof part;
+        if (fread(part, 1, wanted, file) != wanted)
+            return false;
+        *digest = dtp_digest_bytes(*digest, part, wanted);
+        bytes -= wanted;
+    }
+    return true;
 }
 
 static void print_sealed(FILE *file, enum language language, const char *text, size_t bytes)
 {
     unsigned char seal[MOST_SEAL_BYTES];
-    size_t end = language == PNG && bytes >= sizeof png_end ? sizeof png_end : 0; /* which the seal brings */
-    size_t length = write_seal(language, text, bytes - end, seal);
+    size_t end = bytes >= end_bytes(language) ? end_bytes(language) : 0;
+    size_t length = write_seal(language, dtp_digest_bytes(DTP_DIGEST_START, text, bytes - end), seal);
     fwrite(text, 1, bytes - end, file);
     fwrite(seal, 1, length, file);
+}
+
+/* Over the end of what was written, which is read again: it may be larger than memory. */
+static enum dtp_status seal(struct dtp_output_file *output, enum language language, struct dtp_faults *faults)
+{
+    unsigned char words[MOST_SEAL_BYTES];
+    uint64_t digest;
+    off_t bytes = fflush(output->file) == 0 ? ftello(output->file) : -1, end = (off_t)end_bytes(language);
+    FILE *again = bytes >= end ? fopen(output->temporary, "rb") : NULL;
+    bool read = again && digest_of(again, (size_t)(bytes - end), &digest);
+    if (again)
+        fclose(again);
+    if (!read) /* why it cannot be written, closing says */
+        return ferror(output->file) || bytes < 0
+                   ? DTP_OK
+                   : dtp_fault(faults, DTP_ENVIRONMENT, output->path, 0, "cannot be read again to be sealed");
+    size_t length = write_seal(language, digest, words);
+    if (fseeko(output->file, bytes - end, SEEK_SET) == 0)
+        fwrite(words, 1, length, output->file);
+    return DTP_OK;
+}
+
+enum dtp_status dtp_output_end_sealed(struct dtp_output_file *output, enum dtp_output_kind kind,
+                                      enum dtp_status written, struct dtp_faults *faults)
+{
+    if (written == DTP_OK && output->temporary)
+        written = seal(output, language_of(output->path, kind), faults);
+    return dtp_output_end(output, written, faults);
 }
 
 void dtp_output_print_page(FILE *file, const char *text, size_t bytes)
@@ -123,8 +171,6 @@ enum dtp_status dtp_output_write_sealed(const char *path, enum dtp_output_kind k
 
 /* ---- what is there ----------------------------------------------------------------------------------------------- */
 
-#define MOST_OWN_BYTES (64u << 20) /* no figure and no page of ours is that large */
-
 /* Fields of a line of CSV, in which a comma between quotes parts nothing. */
 static size_t count_fields(const char *line)
 {
@@ -137,42 +183,38 @@ static size_t count_fields(const char *line)
     return fields;
 }
 
-/* Of a file that begins as one of `kind`: whether it also goes on and ends so. */
-static bool is_own_to_the_end(FILE *file, const char *ends)
+/* Of a table that begins as one of `kind`: whether it also goes on so. */
+static bool is_own_table(FILE *file, enum dtp_output_kind kind)
 {
     char *line = NULL;
     size_t room = 0, fields = 0;
-    bool own = true, last = false;
-    for (ssize_t length; own && (length = getline(&line, &room, file)) >= 0;) {
-        fields = fields ? fields : count_fields(line);
-        own = ends ? !last : line[length - 1] != '\n' || count_fields(line) == fields;
-        last = ends && strncmp(line, ends, strlen(ends)) == 0;
-    }
-    free(line);
-    return own && (!ends || last);
-}
-
-static bool is_own_text(FILE *file, enum dtp_output_kind kind)
-{
-    const char *begins = kinds[kind].begins;
-    for (const char *at = begins; *at; at++)
+    bool own = true;
+    for (const char *at = kinds[kind].begins; *at; at++)
         if (getc(file) != (unsigned char)*at)
             return false;
     rewind(file);
-    return is_own_to_the_end(file, kinds[kind].ends);
+    for (ssize_t length; own && (length = getline(&line, &room, file)) >= 0;) {
+        fields = fields ? fields : count_fields(line);
+        own = line[length - 1] != '\n' || count_fields(line) == fields;
+    }
+    free(line);
+    return own;
 }
 
 static bool is_own_sealed(FILE *file, size_t bytes, enum language language)
 {
-    char *text = bytes <= MOST_OWN_BYTES ? malloc(bytes + 1) : NULL;
-    bool own = text && fread(text, 1, bytes, file) == bytes && is_sealed(language, text, bytes);
-    free(text);
-    return own;
+    unsigned char there[MOST_SEAL_BYTES], words[MOST_SEAL_BYTES];
+    uint64_t digest;
+    size_t length = write_seal(language, DTP_DIGEST_START, words);
+    if (bytes < length || !digest_of(file, bytes - length, &digest))
+        return false;
+    write_seal(language, digest, words);
+    return fread(there, 1, length, file) == length && memcmp(there, words, length) == 0;
 }
 
 static bool is_own(FILE *file, size_t bytes, const char *path, enum dtp_output_kind kind)
 {
-    return kinds[kind].begins ? is_own_text(file, kind) : is_own_sealed(file, bytes, language_of(path, kind));
+    return kinds[kind].begins ? is_own_table(file, kind) : is_own_sealed(file, bytes, language_of(path, kind));
 }
 
 enum dtp_status dtp_output_may_replace(const char *path, enum dtp_output_kind kind, struct dtp_faults *faults)
@@ -185,7 +227,7 @@ enum dtp_status dtp_output_may_replace(const char *path, enum dtp_output_kind ki
     bool own = file && is_own(file, (size_t)about.st_size, path, kind);
     if (file)
         fclose(file);
-    if (own || (kind == DTP_OUTPUT_PROGRAM && dtp_output_may_replace(path, DTP_OUTPUT_PROGRAM_SET, NULL) == DTP_OK))
+    if (own)
         return DTP_OK;
     return kind == DTP_OUTPUT_MACHINE
                ? dtp_fault(faults, DTP_BAD_INPUT, path, 0, "is there already; --force replaces it")

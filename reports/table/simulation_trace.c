@@ -3,7 +3,6 @@
 
 #include "page/json_value.h"
 #include "sim/memory_curve.h"
-#include "page/output_own.h"
 #include "sim/trace.h"
 
 #include <stdlib.h>
@@ -24,7 +23,10 @@ static enum dtp_status write_process(const struct dtp_simulated *s, FILE *file, 
     json_decref(name);
     if (!text)
         return dtp_fault(faults, DTP_ENVIRONMENT, NULL, 0, "out of memory while writing JSON");
-    fprintf(file, DTP_TRACE_BEGINS ",\"args\":{\"name\":%s}}", text);
+    fprintf(file,
+            "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"process_name\",\"args\":"
+            "{\"name\":%s}}",
+            text);
     free(text);
     return DTP_OK;
 }

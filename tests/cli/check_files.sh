@@ -160,6 +160,25 @@ for file in trace.json timeline.csv memory.csv program.txt; do
     says "$file: is there already"
     expect 0 "${what[@]}" --force
 done
+# Of a trace and a step program, which people edit, also what was put in between.
+for line in "trace.json simulate o.ini --trace" "program.txt simulate o.ini --write-program" \
+    "set.txt simulate --model gpt2 --gpus 2 --pp 2 --tied-head=false --accumulate 2 --write-program" \
+    "roles.json simulate --program-file set.txt --trace"; do
+    read -r file call <<<"$line"
+    read -ra what <<<"$call $file"
+    rm -f "$file"
+    expect 0 "${what[@]}"
+    expect 0 "${what[@]}"
+    cp "$file" "whole-$file"
+    case $file in
+        *.json) sed -i '3s/"name":"/"name":"my /' "$file" && python3 -m json.tool "$file" >/dev/null || failed "no JSON: $file" ;;
+        *) sed -i '6i # my diary' "$file" ;;
+    esac
+    spares "$file" "${what[@]}"
+    cp "whole-$file" "$file"
+    expect 0 "${what[@]}"
+done
+expect 0 simulate --program-file set.txt
 echo mine >>scored.csv
 spares scored.csv backtest runs.csv -o scored.csv
 printf '7,1.2' >>log.csv
