@@ -15,14 +15,20 @@ struct line {
     int count;
     enum dtp_command command;
     size_t offered;
+    size_t lead; /* bytes of the last word before what is completed: "--strategy=", "ddp," of a list */
 };
+
+static const char *typed_word(const struct line *line)
+{
+    return line->words[line->count - 1] + line->lead;
+}
 
 static void offer(struct line *line, const char *word, const char *meaning)
 {
-    const char *typed = line->words[line->count - 1];
+    const char *typed = typed_word(line);
     line->offered++;
     if (strncmp(word, typed, strlen(typed)) == 0)
-        fprintf(line->context->out, "%s\t%s\n", word, meaning);
+        fprintf(line->context->out, "%.*s%s\t%s\n", (int)line->lead, line->words[line->count - 1], word, meaning);
 }
 
 static void offer_flag(struct line *line, const char *key, const char *meaning)
@@ -62,7 +68,7 @@ static void offer_machine_files(struct line *line)
 {
     char pattern[4096];
     glob_t found;
-    snprintf(pattern, sizeof pattern, "%s*.csv", line->words[line->count - 1]);
+    snprintf(pattern, sizeof pattern, "%s*.csv", typed_word(line));
     if (glob(pattern, 0, NULL, &found) != 0)
         return;
     for (size_t i = 0; i < found.gl_pathc; i++)
@@ -143,6 +149,31 @@ static void offer_flags(struct line *line)
             offer_flag(line, aliases[i].word, aliases[i].words);
 }
 
+/* Behind "--flag=", as one word or, in bash, which parts words there, as three; a switch takes its value there alone.
+ * Of a list what follows its last comma. False: no value is being typed. */
+static bool offer_value_of(struct line *line)
+{
+    char *last = line->words[line->count - 1], *sign = strncmp(last, "--", 2) == 0 ? strchr(last, '=') : NULL;
+    char flag[80];
+    bool parted = line->count > 1 && strcmp(last, "=") == 0,
+         behind = line->count > 2 && strcmp(line->words[line->count - 2], "=") == 0;
+    int at = line->count - (behind ? 3 : 2);
+    if (!sign && line->count < 2)
+        return false;
+    snprintf(flag, sizeof flag, "%.*s", sign ? (int)(sign - last) : 79, sign ? last : line->words[at]);
+    if (sign || parted)
+        line->lead = sign ? (size_t)(sign + 1 - last) : 1;
+    const char *comma = strrchr(last + line->lead, ',');
+    line->lead += comma && strncmp(flag, "--", 2) == 0 ? (size_t)(comma + 1 - last) - line->lead : 0;
+    if (parted)
+        line->words[line->count - 1] = last + 1, line->lead = 0;
+    const struct dtp_scenario_key *key =
+        dtp_command_takes_job(line->command) && strncmp(flag, "--", 2) == 0 ? dtp_scenario_key_of(flag + 2) : NULL;
+    if ((sign || parted || behind) && key && !key->value)
+        offer_choices(line, "true|false", key->words);
+    return offer_values(line, flag) || sign || parted || behind;
+}
+
 /* Behind a word that is no flag: what a command or a table of the catalogue is followed by. */
 static void offer_words(struct line *line, const char *previous)
 {
@@ -161,15 +192,16 @@ static void offer_words(struct line *line, const char *previous)
 
 enum dtp_status dtp_complete(const struct dtp_context *context, char **words, int count)
 {
-    struct line line = {context, words, count, DTP_COMMAND_PLAN, 0};
+    struct line line = {context, words, count, DTP_COMMAND_PLAN, 0, 0};
     if (count < 1)
         return DTP_OK;
     const char *typed = words[count - 1];
     for (int i = 0; i < count - 1; i++)
         if (dtp_command_parse(words[i], &line.command))
             break;
-    if (count > 1 && offer_values(&line, words[count - 2]))
+    if (offer_value_of(&line))
         return DTP_OK;
+    line.lead = 0;
     if (typed[0] == '-')
         offer_flags(&line);
     else if (count > 1)

@@ -306,7 +306,7 @@ static void write_rate(const void *field, struct dtp_job_value *out)
 static bool parse_switch(const char *text, bool *out)
 {
     static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
-    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
+    for (size_t i = 0; *text != '-' && i < sizeof yes / sizeof *yes; i++) /* a sign, which words would not mind */
         if (dtp_names_equal(text, yes[i]) || dtp_names_equal(text, no[i])) {
             *out = dtp_names_equal(text, yes[i]);
             return true;

@@ -131,14 +131,14 @@ static enum dtp_status seal(struct dtp_output_file *output, enum language langua
     unsigned char words[MOST_SEAL_BYTES];
     uint64_t digest;
     off_t bytes = fflush(output->file) == 0 ? ftello(output->file) : -1, end = (off_t)end_bytes(language);
-    FILE *again = bytes >= end ? fopen(output->temporary, "rb") : NULL;
+    if (bytes < end) /* flushing once more would succeed, for nothing is left */
+        return dtp_fault(faults, DTP_ENVIRONMENT, output->path, 0, "cannot be written: %s", strerror(errno));
+    FILE *again = fopen(output->temporary, "rb");
     bool read = again && digest_of(again, (size_t)(bytes - end), &digest);
     if (again)
         fclose(again);
-    if (!read) /* why it cannot be written, closing says */
-        return ferror(output->file) || bytes < 0
-                   ? DTP_OK
-                   : dtp_fault(faults, DTP_ENVIRONMENT, output->path, 0, "cannot be read again to be sealed");
+    if (!read)
+        return dtp_fault(faults, DTP_ENVIRONMENT, output->path, 0, "cannot be read again to be sealed");
     size_t length = write_seal(language, digest, words);
     if (fseeko(output->file, bytes - end, SEEK_SET) == 0)
         fwrite(words, 1, length, output->file);

@@ -278,6 +278,7 @@ printf '[training]\nlocal_batch_size = 1\n' >titan.toml
     careless sweep --params 7e9 --wrap-ends true,false,auto
     careless --params 7e9 --reshard-after-forward 4
     careless --params 7e9 --compile twice
+    careless --params 7e9 --compile=-1
     careless sweep --params 7e9 --seq 128,256 --json
     for command in sweep simulate run validate probe; do
         careless "$command" --params 7e9 --csv

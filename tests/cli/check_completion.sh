@@ -74,6 +74,16 @@ expect cpu dtplan --offload c
 expect fp8 dtplan --precision fp
 expect --batch-size dtplan whatif --batch
 expect --nodes dtplan sweep --nod
+# Behind "=", which bash makes a word of its own and zsh and fish do not; and behind a list's comma.
+expect full_shard dtplan plan --strategy = full
+expect full_shard dtplan plan --strategy =
+expect --strategy=full_shard dtplan plan --strategy=full
+expect ddp,full_shard dtplan sweep --strategy ddp,full
+expect --strategy=ddp,zero1 dtplan sweep --strategy=ddp,z
+expect 1f1b,zb-h1 dtplan schedule --schedule 1f1b,zb-h
+expect true dtplan plan --compile =
+expect --compile=false dtplan plan --compile=f
+[[ -z $(completions dtplan plan --strategy=x,y) ]] || { echo "offered for no strategy" && failures=$((failures + 1)); }
 
 # The same in zsh and fish, where they are: what they show of the program's answer, with what it means.
 shows() {

@@ -179,6 +179,9 @@ for line in "trace.json simulate o.ini --trace" "program.txt simulate o.ini --wr
     expect 0 "${what[@]}"
 done
 expect 0 simulate --program-file set.txt
+# The reason for which a sealed file cannot be written is said: here that it may not be as large.
+(ulimit -f 8 && expect 3 simulate o.ini --trace large.json && says 'large.json: cannot be written: File too large') ||
+    failed "a file that may not be as large"
 echo mine >>scored.csv
 spares scored.csv backtest runs.csv -o scored.csv
 printf '7,1.2' >>log.csv
