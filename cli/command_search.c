@@ -227,6 +227,31 @@ static enum dtp_status say_stopped(const struct watched *watched, struct dtp_fau
                      count);
 }
 
+/* Of numbers of GPUs that were given, those up to --max-gpus: the default's end there anyway. */
+static enum dtp_status keep_most_gpus(const struct dtp_context *context, const struct dtp_scenario *base,
+                                      struct dtp_axes *axes)
+{
+    const struct dtp_arguments *a = context->arguments;
+    struct dtp_axis *gpus = NULL;
+    size_t kept = 0;
+    if (!a->max_gpus)
+        return DTP_OK;
+    for (size_t i = 0; i < axes->count; i++)
+        gpus = strcmp(axes->axes[i].key, "gpus") == 0 ? &axes->axes[i] : gpus;
+    for (size_t i = 0; gpus && i < gpus->count; i++) {
+        uint64_t count = 0;
+        if (!dtp_number_parse_integer(gpus->values[i], false, 1, UINT32_MAX, &count) || count <= a->max_gpus)
+            gpus->values[kept++] = gpus->values[i];
+    }
+    if (gpus)
+        gpus->count = kept;
+    if (kept)
+        return DTP_OK;
+    return dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
+                     "--max-gpus: is %" PRIu32 ", and %s; leave one of them out", a->max_gpus,
+                     given(a, base, "gpus") ? "--gpus names more alone" : "--nodes says how many there are");
+}
+
 static enum dtp_status print(const struct dtp_context *context, const struct dtp_search_question *question,
                              const struct dtp_search *search)
 {
@@ -281,6 +306,8 @@ enum dtp_status dtp_command_search(const struct dtp_context *context)
         status = dtp_context_has_model(&catalog, base, &axes, NULL, 0, context->faults);
     if (status == DTP_OK)
         status = exclude_gpus(context, &axes, &catalog);
+    if (status == DTP_OK)
+        status = keep_most_gpus(context, base, &axes);
     if (status == DTP_OK && !given(context->arguments, base, "tokens"))
         status = dtp_fault(context->faults, DTP_BAD_INPUT, NULL, 0,
                            "search needs to know how long the training is; give --tokens, as in --tokens 2T");

@@ -129,6 +129,11 @@ expect 2 "${narrow[@]}" --exclude-gpu h9000
 says "unknown GPU 'h9000'"
 expect 2 "${narrow[@]}" --machine dgx-h100 --exclude-gpu l40s
 expect 2 "${narrow[@]}" --max-nodes 0
+# Nor are GPUs that were given more than --max-gpus.
+expect 0 "${narrow[@]}" --gpus 8,16,32 --max-gpus 16 --csv
+! grep -qE -- '--gpus 32' out || failed "--max-gpus 16 leaves 32 in"
+expect 2 "${narrow[@]}" --gpus 16,32 --max-gpus 8
+grep -q 'max-gpus: is 8, and --gpus names more alone' err || failed "--max-gpus below all: $(cat err)"
 
 # ---- a model file -----------------------------------------------------------------------------------------------------------
 
