@@ -199,7 +199,7 @@ static bool says_model(const struct dtp_scenario *scenario)
 
 /* Flags that have to stand beside the files: of the cluster and of money, of a model that the files do not say, the
  * length of sequences if they do not, how the ends of the model are wrapped, which is a matter of torchtitan's version,
- * and how the installed Transformers calls experts. */
+ * how the installed Transformers calls experts, and whose layers it is where the user's program is not Trainer. */
 static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_scenario *to, const struct dtp_job *job,
                                  char *typed, size_t bytes, struct dtp_faults *faults)
 {
@@ -216,10 +216,16 @@ static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_sce
         bool ends = strcmp(keys[i].key, "wrap_ends") == 0 && dtp_scenario_get(to, keys[i].key) &&
                     !job->plan.wrap_ends && dtp_plan_has_ends(&job->plan, &job->transformer);
         value = ends ? "false" : value;
+        bool layers = strcmp(keys[i].key, "transformers_layers") == 0 && dtp_scenario_get(to, keys[i].key) &&
+                      !job->plan.deepspeed.transformers_layers;
+        value = layers ? "false" : value;
+        bool runtime = strcmp(keys[i].key, "runtime") == 0 && dtp_scenario_get(to, keys[i].key) &&
+                       strcmp(dtp_scenario_get(to, keys[i].key), job->plan.runtime->name) != 0;
+        value = runtime ? job->plan.runtime->name : value;
         bool installed = strcmp(keys[i].key, "grouped_experts") == 0;
         bool nodes = strcmp(keys[i].key, "nodes") == 0 && dtp_scenario_get(to, "gpus");
         bool known = dtp_scenario_get(to, keys[i].key) || (strcmp(section, "plan") == 0 && !seq && !installed);
-        if (!value || (known && !ends) || (strcmp(section, "model") == 0 && model) || nodes)
+        if (!value || (known && !ends && !layers && !runtime) || (strcmp(section, "model") == 0 && model) || nodes)
             continue;
         worst = dtp_scenario_set(to, keys[i].key, value, "command line", 0, faults);
         size_t used = strlen(typed);

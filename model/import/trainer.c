@@ -136,10 +136,11 @@ static const char *precision_of(const struct dtp_reading *r, bool sharded)
     const char *weights = dtp_fact(r, "weights");
     bool bf16 = is(dtp_fact(r, "bf16"), "true"), wide = is(weights, "fp32");
     bool adapters = dtp_adapter_fact(r) || dtp_reads_beside(r, "peft") || dtp_is_said(r, "lora");
+    bool told = dtp_reads_beside(r, "deepspeed") || dtp_reads_beside(r, "accelerate");
     if (is(dtp_fact(r, "fp16"), "true"))
         return "fp16-mixed";
     if (bf16)
-        return sharded || wide || adapters || dtp_reads_beside(r, "deepspeed") ? "bf16-mixed" : "bf16-pure";
+        return sharded || wide || adapters || told ? "bf16-mixed" : "bf16-pure";
     return wide ? "fp32" : is(weights, "fp16") ? "fp16-pure" : "bf16-pure";
 }
 

@@ -50,7 +50,10 @@ void dtp_plan_check_transformers(struct dtp_resolver *r)
     if (p->pp > 1)
         dtp_plan_refuse(r, "pp", "above 1 does not exist in Trainer; use 1");
     if (r->transformer->norm_place != DTP_NORMS_BEFORE)
-        dtp_plan_refuse(r, "norm_place", "other than before is not modelled under runtime peft; use runtime torch");
+        dtp_plan_refuse(
+            r, "norm_place",
+            "other than before is not modelled of Transformers' layers; use runtime torch, or transformers_layers "
+            "false under runtime deepspeed");
     if (r->transformer->final_softcap > 0)
         dtp_plan_refuse(r, "final_softcap", "is not modelled under runtime peft; use runtime torch");
 }
