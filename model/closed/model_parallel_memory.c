@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "cost/calibration.h"
 #include "plan/degrees.h"
+#include "plan/fp8_casts.h"
 
 #include <math.h>
 #include <string.h>
@@ -107,8 +108,23 @@ static double beside_loss(const struct dtp_plan *plan, bool holds, double c)
     return (holds && !fused ? c : 0) + (parallel && c < 4 && dtp_plan_loss(plan) == DTP_LOSS_EAGER ? 4 : 0);
 }
 
+/* Bytes of a layer's weights that were gathered in fp8, by columns, which each micro-batch keeps of its own. */
+static double narrow_columns(const struct dtp_slice *s, const struct dtp_layer_tensors *tensors)
+{
+    struct dtp_fp8_casts casts;
+    double bytes = 0;
+    dtp_fp8_casts_of(&s->plan, &s->cluster.gpu, &casts);
+    for (int i = 0; i < tensors->kind.matrices; i++) {
+        const struct dtp_layer_matrix *m = &tensors->kind.matrix[i];
+        if (dtp_fp8_keeps_matrix(&casts, m->id) && !m->wide)
+            bytes += (double)dtp_fp8_bytes(s->plan.precision.fp8_recipe, m->groups * m->out * m->in);
+    }
+    return bytes;
+}
+
 /* Tensors of a token. What a compiled layer casts of weights under autocast it keeps for its backward, so that each
- * micro-batch has its own (lower_weights.c, dtp_lower_cast_of); a replay makes them anew. */
+ * micro-batch has its own (lower_weights.c, dtp_lower_cast_of); a replay makes them anew. So it does with columns of
+ * weights gathered in fp8 (fp8_casts.h), but keeps none of a layer that is checkpointed in any way. */
 static struct dtp_activations activations_of(const struct dtp_slice *s, const struct dtp_layer_tensors *tensors,
                                              double layer_cast)
 {
@@ -117,8 +133,10 @@ static struct dtp_activations activations_of(const struct dtp_slice *s, const st
     if (s->plan.runtime->arena && s->plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         a.layer_kept = dtp_layer_tensors_bytes(tensors, tensors->saved & ~MADE_AGAIN);
     if (s->plan.compile) {
-        const uint64_t own = (uint64_t)(layer_cast / (double)dtp_plan_tokens(&s->plan));
-        a.layer_all += own, a.layer_kept += dtp_plan_checkpoint_rule(&s->plan).calls_modules ? 0 : own;
+        const struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(&s->plan);
+        const double tokens = (double)dtp_plan_tokens(&s->plan);
+        const uint64_t own = (uint64_t)(layer_cast / tokens), narrow = (uint64_t)(narrow_columns(s, tensors) / tokens);
+        a.layer_all += own + narrow, a.layer_kept += (rule.calls_modules ? 0 : own) + (rule.every ? 0 : narrow);
     }
     return a;
 }
