@@ -28,7 +28,7 @@
  * and by looped BFS all m losses come before the first backward. The head's rank then has at a loss, with n layers of a
  * last stage whose layers and head keep K of a micro-batch and have gradients G, the more of two instants: of the first
  * backward, m micro-batches and no gradient; of the second, m micro-batches less K, and G, n layers' with the head's,
- * for its other stages' backwards come later (add_gpipe_gradients). PyTorch's stages alone make gradients anew.
+ * for its other stages' backwards come later (add_first_gradients). PyTorch's stages alone make gradients anew.
  *
  * What a runtime's stages hold besides is a property of it (copies_passes, holds_passes). Not modelled: offload, expert
  * parallelism.

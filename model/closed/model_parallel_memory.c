@@ -143,14 +143,15 @@ static struct dtp_activations activations_of(const struct dtp_slice *s, const st
 
 /* An eager autocast region is around all passes of a stage, whose casts stay (lower_weights.c, dtp_lower_casts_stay);
  * the slice's go with the backward of their layer, and with its forward where that is replayed. Where weight gradients
- * are a pass of their own, FSDP2 takes them with the chunk's next backward alone (runtime/torch/README.md). */
+ * are a pass of their own, FSDP2 takes them with the chunk's next backward alone (runtime/torch/README.md); of a single
+ * micro-batch there is none, and a gradient is no sum yet beside which another could stand. */
 static void count_stays(const struct dtp_slice *s, double layer_bytes, struct kept *out)
 {
     const struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(&s->plan);
     const uint64_t layers = s->transformer.layers;
     const bool casts = dtp_plan_casts_weights(&s->plan),
                splits = dtp_schedule_row(s->plan.schedule)->backward == DTP_BACKWARD_SPLIT;
-    if (casts ? s->plan.compile : !splits || !dtp_plan_is_fsdp(&s->plan))
+    if (casts ? s->plan.compile : !splits || !dtp_plan_is_fsdp(&s->plan) || s->plan.accumulate == 1)
         return;
     out->of_layer = layer_bytes;
     out->of_head = (double)(dtp_plan_compute_bytes(&s->plan) * s->transformer.vocab * s->transformer.hidden);
@@ -416,8 +417,9 @@ static struct late fullest_late(const struct dtp_plan *plan, const struct dtp_sl
         {r->middle,
          r->loops ? kept_until_weights_before(plan, kept) : kept_until_weights(plan, plan->most_layers, kept),
          r->all_rows, 0, r->stays},
-        /* the one with the head, likewise */
-        {r->loops ? r->head : 0, kept_until_weights(plan, plan->head_layers, kept), r->head_rows, 0, r->head_stays}};
+        /* the one with the head, likewise; at the end of its backward, all its gradients made */
+        {r->loops ? r->head : 0, kept_until_weights(plan, plan->head_layers, kept), r->head_rows, 0, r->head_stays},
+        {r->loops ? r->head : 0, 0, r->head_rows, 0, r->head_stays}};
     size_t most_at = 0;
     double most_bytes = -INFINITY;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
@@ -429,19 +431,22 @@ static struct late fullest_late(const struct dtp_plan *plan, const struct dtp_sl
     return list[most_at];
 }
 
-/* Where all losses come before the first backward: the slice has gradients and all micro-batches at once, of which the
- * more of two instants stays (model_parallel.h). DDP's buckets stand at both. */
-static void add_gpipe_gradients(const struct dtp_plan *plan, const struct dtp_slice *s, const struct kept *kept,
+/* What stands at a loss where not all gradients do: DDP's buckets do, the slice's program has all. Where all losses
+ * come before the first backward, of gradients and all micro-batches the more of two instants (model_parallel.h). Of
+ * interleaved chunks the rank with the head has behind the first losses, as many as come round together, the gradients
+ * of its last stage alone. */
+static void add_first_gradients(const struct dtp_plan *plan, const struct dtp_slice *s, const struct kept *kept,
                                 const struct ranks *r, enum dtp_phase phase, struct dtp_memory *m)
 {
     const struct dtp_schedule_shape shape = dtp_plan_schedule(plan);
-    if (!(r->gradients > 0) || !(dtp_schedule_waiting(&shape).losses > 1) ||
-        dtp_plan_has_ddp_buckets(&s->plan, &s->cluster))
+    const bool before = dtp_schedule_waiting(&shape).losses >= plan->accumulate,
+               round = r->loops && plan->virtual_stages > 1 && plan->accumulate <= dtp_schedule_group(&shape);
+    if (!(r->gradients > 0) || !(before || round) || dtp_plan_has_ddp_buckets(&s->plan, &s->cluster))
         return;
     const double last = fmin(plan->last_layers, plan->head_layers), share = share_of(s, last, 1, !r->loops) / r->head,
                  gradients = (double)m->phase_bytes[phase][DTP_OWNER_GRADS],
-                 one = (last * kept->last + kept->head) * (double)dtp_plan_tokens(plan);
-    const bool later = phase != DTP_PHASE_FORWARD_END && share * gradients > one;
+                 one = before ? (last * kept->last + kept->head) * (double)dtp_plan_tokens(plan) : 0;
+    const bool later = !before || (phase != DTP_PHASE_FORWARD_END && share * gradients > one);
     add_signed(m, phase, DTP_OWNER_GRADS, (later ? share - 1 : -1) * gradients);
     add_signed(m, phase, DTP_OWNER_ACTIVATIONS, later ? -one : 0);
 }
@@ -467,7 +472,7 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
         scale_states(m, phase, r.head);
         add_signed(m, phase, DTP_OWNER_ACTIVATIONS, beside);
         add_signed(m, phase, DTP_OWNER_GRADS, r.vee && r.fills ? r.table : 0);
-        add_gpipe_gradients(plan, s, kept, &r, phase, m);
+        add_first_gradients(plan, s, kept, &r, phase, m);
         add_signed(m, phase, kept->stays,
                    r.loss_stays + (casts && phase == DTP_PHASE_EARLY_BACKWARD ? kept->of_head : 0));
     }

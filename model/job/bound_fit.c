@@ -1,6 +1,7 @@
 #include "job/bound_fit.h"
 
 #include "closed/closed_form_hooks.h"
+#include "job/estimate.h"
 #include "plan/rules.h"
 
 struct dtp_bound_off dtp_bound_most_off(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
@@ -106,7 +107,7 @@ void dtp_bound_fit_of(const struct dtp_transformer *transformer, const struct dt
     struct dtp_bound_off off = dtp_bound_most_off(transformer, plan);
     if (dtp_plan_model_parallel(plan)) {
         struct dtp_slice slice;
-        plan->runtime->closed->slice(transformer, cluster, plan, &slice);
+        dtp_estimate_stage(transformer, cluster, plan, &slice);
         out->least_bytes = memory_of(&slice.transformer, &slice.cluster, &slice.plan, off, kept, &out->memory, NULL);
         const struct dtp_memory of_slice = out->memory;
         plan->runtime->closed->add_stages_memory(transformer, cluster, plan, &out->memory);

@@ -15,6 +15,14 @@ void dtp_estimate_slice(const struct dtp_transformer *transformer, const struct 
         *out = (struct dtp_slice){.transformer = *transformer, .cluster = *cluster, .plan = *plan};
 }
 
+void dtp_estimate_stage(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                        const struct dtp_plan *plan, struct dtp_slice *out)
+{
+    dtp_estimate_slice(transformer, cluster, plan, out);
+    if (plan->pp > 1 && plan->accumulate == 1 && plan->runtime->holds_passes && dtp_plan_is_fsdp(plan))
+        out->plan.accumulate = 2;
+}
+
 /* ---- what was lowered before ------------------------------------------------------------------------------------- */
 
 #define REMEMBERED 64       /* enough for a sweep whose innermost axes are batches, three kB each */
@@ -65,7 +73,7 @@ static void find_lowered(const struct dtp_transformer *transformer, const struct
                          const struct dtp_plan *plan, struct dtp_slice *out)
 {
     if (plan->pp > 1)
-        dtp_estimate_slice(transformer, cluster, plan, out);
+        dtp_estimate_stage(transformer, cluster, plan, out);
     else
         *out = (struct dtp_slice){.transformer = *transformer, .cluster = *cluster, .plan = *plan};
 }
@@ -138,7 +146,7 @@ enum dtp_status dtp_estimate_memory(const struct dtp_transformer *transformer, c
 {
     struct dtp_slice slice, lowered;
     struct dtp_estimate_base base;
-    dtp_estimate_slice(transformer, cluster, plan, &slice);
+    dtp_estimate_stage(transformer, cluster, plan, &slice);
     find_lowered(transformer, cluster, plan, &lowered);
     enum dtp_status status = base_of_lowered(&lowered, &base, faults);
     if (status == DTP_OK)
@@ -174,7 +182,7 @@ enum dtp_status dtp_estimate_from(const struct dtp_estimate_base *base, const st
                                   struct dtp_prediction *out)
 {
     struct dtp_slice slice;
-    dtp_estimate_slice(transformer, cluster, plan, &slice);
+    dtp_estimate_stage(transformer, cluster, plan, &slice);
     memory_from(base, &slice, transformer, cluster, plan, &out->memory, NULL);
     return dtp_closed_form(transformer, cluster, plan, out);
 }

@@ -23,6 +23,12 @@
 void dtp_estimate_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                         const struct dtp_plan *plan, struct dtp_slice *out);
 
+/* The same for memory. FSDP2's stages keep gradients whole until their last micro-batch is through
+ * (runtime/torch/lower_sharding.c), also that of one alone, which a job of one micro-step reduces unit by unit: two
+ * keep theirs. */
+void dtp_estimate_stage(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
+                        const struct dtp_plan *plan, struct dtp_slice *out);
+
 /* Traffic, time and throughput alone: dtp_closed_form, which fails in words. */
 enum dtp_status dtp_estimate_time(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                   const struct dtp_plan *plan, struct dtp_prediction *out, struct dtp_faults *faults);
