@@ -559,6 +559,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
         work.passes.kernels[0] = fmax(0, work.forward_kernels - work.matmul_count - 2);
         work.passes.kernels[1] = fmax(0, work.backward_kernels - 2 * work.matmul_count - 3);
     }
+    dtp_fp8_add_launches(plan, cluster, &block, &work);
     if (megatron) {
         count_loops(&counted, cluster, &work);
         count_replays(&counted, transformer->position == DTP_POSITION_ROPE, &work);

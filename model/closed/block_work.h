@@ -56,6 +56,10 @@ struct dtp_block_work {
 struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, enum dtp_layer_mlp mlp,
                                      const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 
+/* Adds launches of casts around matmuls in fp8 (fp8_work.c). */
+void dtp_fp8_add_launches(const struct dtp_plan *plan, const struct dtp_cluster *cluster,
+                          const struct dtp_layer_kind *kind, struct dtp_block_work *work);
+
 /* Host seconds of a block beyond its launches, both ways, of what plan/host_calls.h counts. */
 double dtp_block_calls_s(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool experts);
 

@@ -9,7 +9,6 @@
 #include "cost/collective_choice.h"
 #include "cost/op_cost.h"
 #include "closed/sharding.h"
-#include "plan/fp8_casts.h"
 #include "plan/graph_modules.h"
 #include "plan/optimizer_state.h"
 
@@ -45,7 +44,7 @@ static enum dtp_dtype head_dtype(const struct dtp_timing *c)
                                                                                     : c->plan->precision.compute;
 }
 
-static double head_columns(const struct dtp_timing *c)
+double dtp_timing_head_columns(const struct dtp_timing *c)
 {
     return c->own ? c->own->head_columns : (double)dtp_plan_head_columns(c->plan, c->transformer->vocab);
 }
@@ -55,7 +54,7 @@ static double head_rows_s(const struct dtp_timing *c, double rows)
 {
     enum dtp_dtype dtype = head_dtype(c);
     const struct dtp_cluster *on = c->cluster;
-    double h = (double)c->transformer->hidden, vocab = head_columns(c);
+    double h = (double)c->transformer->hidden, vocab = dtp_timing_head_columns(c);
     return dtp_cluster_matmul_s(on, &c->execution, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, vocab, h) +
            dtp_cluster_matmul_s(on, &c->execution, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, h, vocab) +
            (trains_head(c)
@@ -71,8 +70,7 @@ static double head_matmuls_s(const struct dtp_timing *c)
     return floor(c->tokens / rows) * head_rows_s(c, rows) + (left > 0 ? head_rows_s(c, left) : 0);
 }
 
-/* The model's losses: its own, and one of each such module. */
-static double losses(const struct dtp_timing *c)
+double dtp_timing_losses(const struct dtp_timing *c)
 {
     return 1 + (double)c->transformer->ahead_layers;
 }
@@ -94,8 +92,7 @@ static bool stops_early(const struct dtp_plan *plan, const struct dtp_transforme
     return plan->runtime->stops_replay && !normed && plan->checkpointing != DTP_CHECKPOINT_SELECTIVE_MATMUL;
 }
 
-/* Of a block that runs again, a matmul does too. */
-static bool runs_again(const struct dtp_timing *c, const struct dtp_weight_matmul *matmul)
+bool dtp_timing_runs_again(const struct dtp_timing *c, const struct dtp_weight_matmul *matmul)
 {
     if (c->plan->megatron.recompute || c->plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         return c->plan->megatron.recompute ? matmul->again : matmul->recomputed;
@@ -108,7 +105,7 @@ static double replayed_matmuls_s(const struct dtp_timing *c, const struct dtp_bl
     double total = 0;
     for (int i = 0; i < block->matmul_count; i++) {
         const struct dtp_weight_matmul *m = &block->matmul[i];
-        if (runs_again(c, m))
+        if (dtp_timing_runs_again(c, m))
             total += dtp_timing_matmul_again_s(c, m);
     }
     return total;
@@ -205,49 +202,6 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     return total * (gathers * per_gather + (reduces ? per_reduce : 0) + accumulate);
 }
 
-/* Casts around fp8 matmuls, of a micro-step. */
-static double fp8_casts_s(const struct dtp_timing *c)
-{
-    struct dtp_fp8_casts casts;
-    if (c->own) /* a runtime that counts its own bytes counts these too */
-        return 0;
-    dtp_fp8_casts_of(c->plan, &c->cluster->gpu, &casts);
-    const double bytes_per_s[DTP_FP8_WALK_COUNT] = {
-        [DTP_FP8_ALONG_ROWS] = c->eager_bytes_per_s,
-        [DTP_FP8_TRANSPOSING] =
-            dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_TRANSPOSING),
-        [DTP_FP8_DOWN_COLUMNS] = dtp_cluster_memory_kernel_bytes_per_s(c->cluster, &c->execution, DTP_KERNEL_COLUMNS),
-        [DTP_FP8_STREAMING] = c->streaming_bytes_per_s};
-    double all_s = 0, h = (double)c->transformer->hidden, rows = (double)dtp_transformer_ahead_rows(c->transformer);
-    struct dtp_fp8_traffic ahead =
-        dtp_fp8_traffic_of(&casts, c->tokens, rows, 2 * h, c->plan->accumulate,
-                           dtp_plan_gathers_casts(c->plan) ? DTP_FP8_INPUT : DTP_FP8_OPERAND_COUNT);
-    for (int walk = 0; walk < DTP_FP8_WALK_COUNT; walk++)
-        all_s += (double)c->transformer->ahead_layers * ahead.bytes[walk] / bytes_per_s[walk];
-    if (dtp_plan_narrows_head(c->plan)) {
-        struct dtp_fp8_traffic head =
-            dtp_fp8_traffic_of(&casts, c->tokens, head_columns(c), h, c->plan->accumulate, DTP_FP8_OPERAND_COUNT);
-        all_s += losses(c) * head.bytes[DTP_FP8_STREAMING] / c->streaming_bytes_per_s;
-    }
-    struct dtp_fp8_core core = dtp_fp8_core_bytes(&casts, c->plan, c->transformer);
-    all_s += c->layers * c->tokens * (core.forward + core.backward) / c->streaming_bytes_per_s;
-    EACH_KIND(c, block)
-    {
-        double seconds = 0;
-        for (int i = 0; i < block->matmul_count; i++) {
-            const struct dtp_weight_matmul *m = &block->matmul[i];
-            if (m->wide)
-                continue;
-            struct dtp_fp8_traffic traffic =
-                dtp_fp8_traffic_of(&casts, c->tokens * m->rows, m->n, m->k, c->plan->accumulate, m->gathered);
-            for (int walk = 0; walk < DTP_FP8_WALK_COUNT; walk++)
-                seconds += m->copies * traffic.bytes[walk] / bytes_per_s[walk];
-        }
-        all_s += seconds * block->layers;
-    }
-    return all_s;
-}
-
 /* Sums of gradients are streams of long tensors. */
 static double weight_traffic_bytes_per_s(const struct dtp_timing *c)
 {
@@ -264,7 +218,8 @@ static double weight_traffic_s(const struct dtp_timing *c, bool reduces)
 
 static double loss_bytes(const struct dtp_timing *c)
 {
-    return c->own ? c->own->loss_bytes : losses(c) * dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
+    return c->own ? c->own->loss_bytes
+                  : dtp_timing_losses(c) * dtp_loss_bytes_per_token(c->transformer, c->plan) * c->tokens;
 }
 
 /* Of packed weights; a replay unpacks them as forward did. */
@@ -294,7 +249,7 @@ static struct micro_step of_one_width(const struct dtp_timing *c)
 {
     struct micro_step m = {0};
     struct dtp_attention_time attention = dtp_cluster_attention_time(c->cluster, c->transformer, c->plan, c->tokens);
-    m.head_s = losses(c) * head_matmuls_s(c) + dtp_timing_projections_s(c);
+    m.head_s = dtp_timing_losses(c) * head_matmuls_s(c) + dtp_timing_projections_s(c);
     m.attention_forward_s = c->layers * attention.forward_s;
     m.attention_backward_s = c->layers * attention.backward_s;
     m.memory_forward_s = dtp_timing_memory_s(c, false) + dtp_timing_ahead_s(c, false);
@@ -310,9 +265,9 @@ static struct micro_step of_one_width(const struct dtp_timing *c)
     }
     m.loss_s = dtp_timing_loss_s(c, loss_bytes(c));
     m.weights_s = weight_traffic_s(c, true);
-    m.fp8_s = fp8_casts_s(c);
+    m.fp8_s = dtp_timing_fp8_s(c);
     add_unpacking(c, &m);
-    m.kernels += losses(c) * c->block->root_kernels;
+    m.kernels += dtp_timing_losses(c) * c->block->root_kernels;
     m.kernels = c->own ? c->own->kernels + c->own->step_kernels / c->plan->accumulate : m.kernels;
     add_recompute(c, &attention, &m);
     return m;
@@ -395,10 +350,10 @@ static double speed_up(const struct dtp_timing *c, double matmul_s, double passe
     double *attention[] = {&m->attention_forward_s, &m->attention_backward_s, &m->recompute_attention_s};
     bool fused = dtp_attention_at_power_limit(&c->cluster->gpu, &shape, &c->execution);
     double attention_s = *attention[0] + *attention[1] + *attention[2];
-    double odd_s =
-        dtp_matmul_has_odd_rows(head_dtype(c), false, c->tokens, head_columns(c), (double)c->transformer->hidden)
-            ? m->head_s
-            : 0;
+    double odd_s = dtp_matmul_has_odd_rows(head_dtype(c), false, c->tokens, dtp_timing_head_columns(c),
+                                           (double)c->transformer->hidden)
+                       ? m->head_s
+                       : 0;
     double clock = dtp_cluster_matmul_speedup(c->cluster, matmul_s - odd_s, odd_s + (fused ? attention_s : 0),
                                               passes_s + (fused ? 0 : attention_s));
     for (int i = 0; i < 3 && fused; i++)
@@ -465,7 +420,7 @@ static double hardware_flops(const struct dtp_timing *c)
     for (int i = 0; i < block->matmul_count; i++) {
         const struct dtp_weight_matmul *m = &block->matmul[i];
         double filled = m->expert ? 3 * (1 - 1 / dtp_plan_padded_rows(c->plan)) * block->layers : 0;
-        double again = runs_again(c, m) && !core_alone ? block->layers_again : 0;
+        double again = dtp_timing_runs_again(c, m) && !core_alone ? block->layers_again : 0;
         matmuls += m->copies * m->rows * 2 * m->n * m->k * (again + filled);
     }
     double norms = c->adapted.norm_flops * (c->layers + (core_alone ? 0 : recomputed_layers(c)));

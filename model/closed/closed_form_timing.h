@@ -47,6 +47,14 @@ double dtp_timing_matmul_s(const struct dtp_timing *timing, const struct dtp_wei
 /* And of a forward that runs again. */
 double dtp_timing_matmul_again_s(const struct dtp_timing *timing, const struct dtp_weight_matmul *matmul);
 
+/* Of a block that runs again, a matmul does too. */
+bool dtp_timing_runs_again(const struct dtp_timing *timing, const struct dtp_weight_matmul *matmul);
+/* Casts around fp8 matmuls, of a micro-step, replays' too (fp8_work.c). */
+double dtp_timing_fp8_s(const struct dtp_timing *timing);
+/* The model's losses: its own, and one of each module that predicts further ahead; columns of the head. */
+double dtp_timing_losses(const struct dtp_timing *timing);
+double dtp_timing_head_columns(const struct dtp_timing *timing);
+
 /* Of modules that predict further ahead: projections 2 h -> h, all products; kernels around these. */
 double dtp_timing_projections_s(const struct dtp_timing *timing);
 double dtp_timing_ahead_s(const struct dtp_timing *timing, bool backward);
