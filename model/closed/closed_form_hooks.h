@@ -120,8 +120,8 @@ struct dtp_closed_form_hooks {
     /* The step's work as the runtime counts it; NULL: by block_work.h. */
     void (*work)(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                  const struct dtp_plan *plan, struct dtp_step_work *out);
-    /* Bytes that the device moves besides for each element that is gathered, and that is reduced: casts to what goes
-     * over the wire and back. */
+    /* Changes bytes that the device moves for each element that is gathered, 2 w, and that is reduced: casts to what
+     * goes over the wire and back. */
     void (*add_wire_casts)(const struct dtp_timing *timing, double *per_gather, double *per_reduce);
     /* Bytes that the device moves for each element of gradients in a micro-step, which reduces or not, beside what made
      * them; 0: as the rules of the plan say. */

@@ -2,6 +2,7 @@
 #include "runtime/torch/closed_form_torch.h"
 
 #include "base/bytes.h"
+#include "closed/closed_form_timing.h"
 #include "closed/model_parallel.h"
 #include "cost/cluster_cost.h"
 #include "cost/op_cost.h"
@@ -124,6 +125,30 @@ static double beside_update_s(const struct dtp_timing *timing)
     return factors_s(timing) + products_s(timing);
 }
 
+/* What FSDP2 copies out is as wide as what is gathered. A group of one rank casts each weight itself where it is wanted
+ * (lower_sharding.c, copy_own): in one pass, or before a gather in fp8, of a matrix of `stored` bytes, by operators:
+ * widened, multiplied by its scale, clamped and cast (casts_of). Of several ranks each casts its shard ahead of the
+ * gather, beside computing. */
+static void add_wire_casts(const struct dtp_timing *timing, double *per_gather, double *per_reduce)
+{
+    const struct dtp_plan *plan = timing->plan;
+    const double w = dtp_plan_compute_bytes(plan), stored = dtp_dtype_bytes(plan->precision.params), wide = 4;
+    double narrow = 0;
+    (void)per_reduce;
+    if (plan->fsdp1)
+        return;
+    EACH_KIND(timing, block)
+    for (int i = 0; plan->precision.fp8_all_gather && i < block->matmul_count; i++)
+        if (!block->matmul[i].wide)
+            narrow += block->layers * block->matmul[i].copies * block->matmul[i].n * block->matmul[i].k;
+    const double share = narrow / (double)timing->count.total, gathered = 1, rest = 1 - share;
+    *per_gather -= 2 * (w - gathered) * share;
+    if (plan->shard_group > 1)
+        return;
+    *per_gather += share * ((stored < wide ? stored + wide : 0) + 2 * wide + 2 * wide + wide + gathered) +
+                   rest * (stored != w ? stored + w : 0);
+}
+
 /* DDP's (finalize_backward; lower_replicated.c, end_backward); FSDP's are reduced behind it. */
 static bool sums_before_sending(const struct dtp_plan *plan)
 {
@@ -135,6 +160,7 @@ static bool sums_before_sending(const struct dtp_plan *plan)
 const struct dtp_closed_form_hooks dtp_torch_closed_form = {
     .offload_state = offload_state,
     .own_segments = own_segments,
+    .add_wire_casts = add_wire_casts,
     .beside_update_s = beside_update_s,
     .traffic = dtp_torch_traffic,
     .slice = dtp_slice_of,
