@@ -193,7 +193,9 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
         bool adds = plan->accumulate > 1 || in_matmul; /* its first sum is of zeros */
         return total * ((adds ? adding : 0) + (reduces && !alone ? 2 * r + hook : 0));
     }
-    double gathers = plan->reshard_after_forward ? 2 : 1;
+    double gathers = plan->pipeline_ranks          ? 1.0 / plan->accumulate /* a stage keeps them */
+                     : plan->reshard_after_forward ? 2
+                                                   : 1;
     double per_gather = plan->fsdp1 ? 0 : 2 * w;
     double per_reduce = w + r + (plan->fsdp1 ? 2 * w : 0);
     if (plan->runtime->closed->add_wire_casts)

@@ -44,10 +44,14 @@ static const char *drawn_word(const char *list, char word[64])
     return word;
 }
 
-/* As it is typed behind `dtplan plan --`, where `=` may stand for a space. With `tensor` 2 to 8 ranks divide each
- * layer, half of the plans are torch's, a third of them compiled, and vocabularies are large. */
-static void draw_settings(bool tensor, size_t bytes, char *out)
+/* Which plans are drawn. TENSOR: 2 to 8 ranks divide each layer, half of the plans are torch's, a third of them
+ * compiled, and vocabularies are large. NARROW: torch's alone, in fp8, half of them compiled. */
+enum drawn { STAGES, TENSOR, NARROW };
+
+/* As it is typed behind `dtplan plan --`, where `=` may stand for a space. */
+static void draw_settings(enum drawn drawn, size_t bytes, char *out)
 {
+    const bool tensor = drawn == TENSOR;
     static const struct drawn_runtime runtimes[] = {
         {{"megatron strategy=zero1", "megatron strategy=ddp", "megatron strategy=zero1"},
          "gpipe|1f1b|zb-h1|zb-h2|zb-1p|zb-2p|zb-v|v-half|v-min|interleaved virtual_stages=2",
@@ -62,24 +66,26 @@ static void draw_settings(bool tensor, size_t bytes, char *out)
          "zb-interleaved virtual_stages=2",
          "none|full|selective|selective-attention|every-2"}};
     static const unsigned vocabs[] = {1024, 8192, 32000, 128256, 256000, 1000000};
+    static const char *const recipes[] = {" precision=fp8-tensorwise", " precision=fp8-rowwise"};
     const size_t of_runtime = random_below(tensor ? 6 : 4);
-    const struct drawn_runtime *runtime = &runtimes[of_runtime < 4 ? of_runtime : 1];
+    const struct drawn_runtime *runtime = &runtimes[of_runtime < 4 && drawn != NARROW ? of_runtime : 1];
     char schedule[64], checkpoint[64];
     const unsigned pp = 2u << random_below(3),
                    tp = tensor            ? 2u << random_below(3)
                         : random_below(4) ? 1
                                           : 2,
-                   dp = 1u << random_below(3), gpus = pp * tp * dp, drawn = 2u << random_below(3),
+                   dp = 1u << random_below(3), gpus = pp * tp * dp, of_node = 2u << random_below(3),
                    heads = (tensor ? 8u : 4u) << random_below(tensor ? 4 : 5);
     snprintf(out, bytes,
              "gpu=h100-sxm gpus=%u gpus_per_node=%u network_gbit_per_s=%u pp=%u tp=%u layers=%u hidden=%u heads=%u "
-             "vocab=%u tied_head=%s seq=%u micro_batch=%u accumulate=%u runtime=%s schedule=%s checkpointing=%s%s",
-             gpus, drawn < gpus ? drawn : gpus, 25u << random_below(6), pp, tp,
+             "vocab=%u tied_head=%s seq=%u micro_batch=%u accumulate=%u runtime=%s schedule=%s checkpointing=%s%s%s",
+             gpus, of_node < gpus ? of_node : gpus, 25u << random_below(6), pp, tp,
              pp * (unsigned)(2 + random_below(4)) - (unsigned)random_below(3), 64 * heads, heads,
              vocabs[random_below(tensor ? 6 : 4)], random_below(4) ? "false" : "true", 512u << random_below(4),
              1u << random_below(3), 1 + (unsigned)random_below(20), runtime->words[random_below(3)],
              drawn_word(runtime->schedules, schedule), drawn_word(runtime->checkpoints, checkpoint),
-             tensor && runtime == &runtimes[1] && !random_below(3) ? " compile=true" : "");
+             drawn != STAGES && runtime == &runtimes[1] && !random_below(tensor ? 3 : 2) ? " compile=true" : "",
+             drawn == NARROW ? recipes[random_below(2)] : "");
 }
 
 enum what { MEMORY, BOUND, SURELY, STEP, WHATS };
@@ -162,14 +168,14 @@ static void test_memory_of_known_layouts(void **state)
     }
 }
 
-static size_t draw_plans(bool tensor, double ratios[WHATS][PLANS])
+static size_t draw_plans(enum drawn drawn, double ratios[WHATS][PLANS])
 {
     size_t count = 0;
     random_seed();
     for (int draws = 0; count < DRAWN; draws++) {
         char settings[600];
         assert_true(draws < MOST_DRAWS);
-        draw_settings(tensor, sizeof settings, settings);
+        draw_settings(drawn, sizeof settings, settings);
         count += compare(settings, ratios, count);
     }
     return count;
@@ -178,7 +184,7 @@ static size_t draw_plans(bool tensor, double ratios[WHATS][PLANS])
 static void test_formulas_with_tensor_ranks(void **state)
 {
     static double ratios[WHATS][PLANS];
-    const size_t count = draw_plans(true, ratios);
+    const size_t count = draw_plans(TENSOR, ratios);
     (void)state;
     /* Beside them the least and the most of seeds 1 to 20, the most of looped-bfs with fewer layers than chunks; steps
      * in brackets without what ranks keep of each other. */
@@ -188,10 +194,21 @@ static void test_formulas_with_tensor_ranks(void **state)
     check_ratios("tp: step", ratios[STEP], count, 62, 0, 1.6); /* 66 % (65) */
 }
 
+static void test_formulas_in_fp8(void **state)
+{
+    static double ratios[WHATS][PLANS];
+    const size_t count = draw_plans(NARROW, ratios);
+    (void)state;
+    check_ratios("fp8: memory estimated", ratios[MEMORY], count, 0, 0, 9);
+    check_ratios("fp8: memory bounded", ratios[BOUND], count, 0, 0, 9);
+    check_ratios("fp8: memory for sure", ratios[SURELY], count, 0, 0, 9);
+    check_ratios("fp8: step", ratios[STEP], count, 0, 0, 9);
+}
+
 static void test_formulas_of_pipelines(void **state)
 {
     static double ratios[WHATS][PLANS];
-    const size_t count = draw_plans(false, ratios);
+    const size_t count = draw_plans(STAGES, ratios);
     (void)state;
     check_ratios("memory estimated", ratios[MEMORY], count, 88, 0.45, 1.6); /* was 56 %, from 0.13 */
     check_ratios("memory bounded", ratios[BOUND], count, 84, 0.45, 1.6);    /* was 50 % */
@@ -282,6 +299,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_launches_of_stages), cmocka_unit_test(test_memory_of_known_layouts),
-        cmocka_unit_test(test_formulas_of_pipelines), cmocka_unit_test(test_formulas_with_tensor_ranks)};
+        cmocka_unit_test(test_formulas_of_pipelines), cmocka_unit_test(test_formulas_with_tensor_ranks),
+        cmocka_unit_test(test_formulas_in_fp8)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
