@@ -38,11 +38,13 @@ static void add_signed(struct dtp_memory *m, enum dtp_phase phase, enum dtp_owne
 static const enum dtp_owner states[] = {DTP_OWNER_PARAMS, DTP_OWNER_GRADS, DTP_OWNER_OPTIMIZER};
 #define STATES (sizeof states / sizeof *states)
 
-/* Parameters, gradients and optimizer state of a phase become `share` of the slice's. */
-static void scale_states(struct dtp_memory *m, enum dtp_phase phase, double share)
+/* Parameters, gradients, `sums` of these beside DDP's buckets, and optimizer state of a phase become `share` of the
+ * slice's. */
+static void scale_states(struct dtp_memory *m, enum dtp_phase phase, double share, double sums)
 {
     for (size_t i = 0; i < STATES; i++)
         add_signed(m, phase, states[i], (share - 1) * (double)m->phase_bytes[phase][states[i]]);
+    add_signed(m, phase, DTP_OWNER_REDUCE, (share - 1) * sums);
 }
 
 /* Of a schedule with several copies of the model each rank holds a stage of each. */
@@ -320,11 +322,12 @@ static double kept_of_flights(double n, double layers, double kept, double gradi
 
 /* What ranks differ in: parameters, of the slice's, with layers and tables; rows of the stream that they hold of each
  * micro-batch; bytes of weights that stay; other ranks' rows of the table's gradient, as they are summed and as an
- * embedding's backward makes them; bytes of gradients that come with a first backward, per token. */
+ * embedding's backward makes them; bytes of gradients that come with a first backward, per token; of these what stands
+ * beside DDP's buckets, the slice's. */
 struct ranks {
     bool vee, loops, splits, fills; /* fills: there are more micro-batches than are ever in flight */
     double first, middle, head, all_rows, first_rows, head_rows;
-    double stays, first_stays, head_stays, loss_stays, table, made, gradients;
+    double stays, first_stays, head_stays, loss_stays, table, made, gradients, sums;
 };
 
 /* Who holds its passes receives each micro-batch's rows and their gradients into memory of their own; a backward of
@@ -357,7 +360,7 @@ static void share_stays(const struct dtp_plan *plan, const struct kept *kept, st
 static struct ranks ranks_of(const struct dtp_transformer *whole, const struct dtp_plan *plan,
                              const struct dtp_slice *s, const struct kept *kept, const struct dtp_memory *m)
 {
-    const bool tied = whole->tied_head, buckets = dtp_plan_has_ddp_buckets(&s->plan, &s->cluster); /* these stand */
+    const bool tied = whole->tied_head, buckets = dtp_plan_has_ddp_buckets(&s->plan, &s->cluster);
     const struct dtp_schedule_row *row = dtp_schedule_row(plan->schedule);
     struct ranks r = {.vee = row->placement == DTP_CHUNKS_VEE,
                       .loops = row->placement == DTP_CHUNKS_LOOP,
@@ -372,8 +375,11 @@ static struct ranks ranks_of(const struct dtp_transformer *whole, const struct d
                                dtp_plan_autocast(plan) ? dtp_dtype_bytes(plan->precision.params)
                                                        : dtp_plan_compute_bytes(plan));
     const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
-    if (plan->runtime->holds_passes) /* gradients of others stand */
-        r.gradients = (double)late[buckets ? DTP_OWNER_REDUCE : DTP_OWNER_GRADS] / (double)dtp_plan_tokens(plan);
+    const double all = (double)late[DTP_OWNER_GRADS];
+    if (plan->runtime->holds_passes) {
+        r.sums = buckets ? fmin(all, (double)late[DTP_OWNER_REDUCE]) : 0; /* beside what the last layer makes */
+        r.gradients = (buckets ? r.sums : all) / (double)dtp_plan_tokens(plan);
+    }
     count_rows(plan, &r);
     share_stays(plan, kept, &r);
     return r;
@@ -431,23 +437,24 @@ static struct late fullest_late(const struct dtp_plan *plan, const struct dtp_sl
     return list[most_at];
 }
 
-/* What stands at a loss where not all gradients do: DDP's buckets do, the slice's program has all. Where all losses
- * come before the first backward, of gradients and all micro-batches the more of two instants (model_parallel.h). Of
- * interleaved chunks the rank with the head has behind the first losses, as many as come round together, the gradients
- * of its last stage alone. */
+/* What stands at a loss where not all gradients do, which the slice's program has; DDP's buckets do, not the sums
+ * beside them, and of a single micro-batch there are none. Where all losses come before the first backward, of
+ * gradients and all micro-batches the more of two instants (model_parallel.h). Of interleaved chunks the rank with the
+ * head has behind the first losses, as many as come round together, the gradients of its last stage alone. */
 static void add_first_gradients(const struct dtp_plan *plan, const struct dtp_slice *s, const struct kept *kept,
                                 const struct ranks *r, enum dtp_phase phase, struct dtp_memory *m)
 {
     const struct dtp_schedule_shape shape = dtp_plan_schedule(plan);
     const bool before = dtp_schedule_waiting(&shape).losses >= plan->accumulate,
                round = r->loops && plan->virtual_stages > 1 && plan->accumulate <= dtp_schedule_group(&shape);
-    if (!(r->gradients > 0) || !(before || round) || dtp_plan_has_ddp_buckets(&s->plan, &s->cluster))
+    const bool buckets = dtp_plan_has_ddp_buckets(&s->plan, &s->cluster);
+    if (!(r->gradients > 0) || !(before || round) || (buckets && plan->accumulate == 1))
         return;
     const double last = fmin(plan->last_layers, plan->head_layers), share = share_of(s, last, 1, !r->loops) / r->head,
-                 gradients = (double)m->phase_bytes[phase][DTP_OWNER_GRADS],
+                 gradients = buckets ? r->head * r->sums : (double)m->phase_bytes[phase][DTP_OWNER_GRADS],
                  one = before ? (last * kept->last + kept->head) * (double)dtp_plan_tokens(plan) : 0;
     const bool later = !before || (phase != DTP_PHASE_FORWARD_END && share * gradients > one);
-    add_signed(m, phase, DTP_OWNER_GRADS, (later ? share - 1 : -1) * gradients);
+    add_signed(m, phase, buckets ? DTP_OWNER_REDUCE : DTP_OWNER_GRADS, (later ? share - 1 : -1) * gradients);
     add_signed(m, phase, DTP_OWNER_ACTIVATIONS, later ? -one : 0);
 }
 
@@ -459,17 +466,17 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
 {
     const struct ranks r = ranks_of(whole, plan, s, kept, m);
     const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
-    const double state = (double)(late[DTP_OWNER_PARAMS] + late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]);
+    const double state = (double)(late[DTP_OWNER_PARAMS] + late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]) + r.sums;
     const double rows = (double)row_bytes * plan->accumulate, tokens = (double)dtp_plan_tokens(plan);
     const struct late most = fullest_late(plan, s, kept, &r, state, rows);
-    scale_states(m, DTP_PHASE_LATE_BACKWARD, most.share);
+    scale_states(m, DTP_PHASE_LATE_BACKWARD, most.share, r.sums);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_GRADS, most.bytes);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, kept->stays, most.stays);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, (double)held + most.kept * tokens + most.rows * rows);
     const double beside = kept_beside_loss(plan, kept) * tokens + r.head_rows * rows;
     for (enum dtp_phase phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++) {
         const bool casts = kept->stays == DTP_OWNER_WEIGHTS; /* the head's, which the slice lets go behind its loss */
-        scale_states(m, phase, r.head);
+        scale_states(m, phase, r.head, r.sums);
         add_signed(m, phase, DTP_OWNER_ACTIVATIONS, beside);
         add_signed(m, phase, DTP_OWNER_GRADS, r.vee && r.fills ? r.table : 0);
         add_first_gradients(plan, s, kept, &r, phase, m);
@@ -480,7 +487,7 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
     uint64_t *const of_states[] = {&m->params_bytes, &m->grads_bytes, &m->optimizer_bytes};
     for (size_t i = 0; i < STATES; i++)
         *of_states[i] = (uint64_t)(fullest * (double)*of_states[i]);
-    scale_states(m, DTP_PHASE_STEP, fullest);
+    scale_states(m, DTP_PHASE_STEP, fullest, r.sums);
     add_copies(plan, m);
 }
 
