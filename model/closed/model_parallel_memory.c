@@ -257,13 +257,14 @@ static double kept_until_weights_before(const struct dtp_plan *plan, const struc
 }
 
 /* Layers of all micro-batches that stand on the rank with the head at a loss: of its last stage, where a rank has
- * several, that of the loss alone. */
-static double layers_beside_loss(const struct dtp_plan *plan, double head_forwards)
+ * several, those whose losses are made, of the others the rest. */
+static double layers_beside_loss(const struct dtp_plan *plan, const struct dtp_schedule_waiting *wait)
 {
     const double chunks = plan->virtual_stages, last = fmin(plan->last_layers, plan->head_layers);
     return chunks > 1 && dtp_schedule_row(plan->schedule)->placement != DTP_CHUNKS_TWO_WAY
-               ? last + (plan->head_layers - last) * (head_forwards * chunks - 1) / (chunks - 1)
-               : head_forwards * plan->head_layers;
+               ? last * wait->losses +
+                     (plan->head_layers - last) * (wait->head_forwards * chunks - wait->losses) / (chunks - 1)
+               : wait->head_forwards * plan->head_layers;
 }
 
 /* Of a token on the rank with the head, at a loss: of all micro-batches that stand there, less the layers that the
@@ -275,7 +276,7 @@ static double kept_beside_loss(const struct dtp_plan *plan, const struct kept *k
     const double layers = plan->head_layers;
     const bool loops = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_LOOP;
     const double waiting = loops ? wait.heads / plan->virtual_stages : 0;
-    return layers_beside_loss(plan, wait.head_forwards) * kept->last - kept->slice + (wait.losses - 1) * kept->head +
+    return layers_beside_loss(plan, &wait) * kept->last - kept->slice + (wait.losses - 1) * kept->head +
            waiting * layers * kept->waiting + wait.heads * kept->head_waiting;
 }
 
