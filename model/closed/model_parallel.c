@@ -192,14 +192,16 @@ static bool shares_node(const struct job *j, uint32_t apart)
     return apart < j->cluster->gpus_per_node;
 }
 
-/* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk. */
+/* A stage boundary is crossed forward with activations and backward with their gradients, once for each chunk, as wide
+ * as the stream: fp32 under autocast. */
 static void add_boundary(const struct job *j, struct stages *s)
 {
     const struct dtp_plan *plan = j->plan;
     if (plan->pp < 2)
         return;
     bool part = plan->sequence_parallel || dtp_plan_scatters_sends(plan);
-    uint64_t bytes = dtp_divide_up(j->stream_bytes, part ? plan->tp : 1);
+    uint64_t bytes = dtp_divide_up(j->stream_bytes / dtp_plan_compute_bytes(plan) * dtp_plan_stream_bytes(plan),
+                                   part ? plan->tp : 1);
     uint64_t crossings = 2 * (uint64_t)plan->virtual_stages;
     if (dtp_plan_scatters_sends(plan)) {
         struct dtp_group group = tensor_group(j);

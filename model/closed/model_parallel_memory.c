@@ -499,8 +499,9 @@ static uint64_t changed(uint64_t bytes, double by)
     return by < 0 ? bytes - (less < bytes ? less : bytes) : bytes + (uint64_t)by;
 }
 
+/* Of what a matmul reads of all rows; stages send each other rows as wide as the stream, fp32 under autocast. */
 static void fill_memory(const struct dtp_transformer *whole, const struct dtp_plan *plan, const struct dtp_slice *s,
-                        uint64_t stream_bytes, struct dtp_memory *m)
+                        uint64_t read_bytes, uint64_t stream_bytes, struct dtp_memory *m)
 {
     uint64_t before = m->allocated_peak_bytes;
     const struct kept kept = kept_of(s, plan, whole->layers);
@@ -522,7 +523,7 @@ static void fill_memory(const struct dtp_transformer *whole, const struct dtp_pl
                   dtp_divide_up(stream_bytes, s->plan.sequence_shards), m);
     }
     for (int phase = 0; phase < DTP_PHASE_STEP; phase++) { /* a matmul's gathered input; what stages exchange */
-        uint64_t gathered = s->plan.sequence_shards > 1 ? stream_bytes : 0;
+        uint64_t gathered = s->plan.sequence_shards > 1 ? read_bytes : 0;
         uint64_t exchanged = plan->pp > 1 ? 2 * dtp_divide_up(stream_bytes, s->plan.sequence_shards) : 0;
         add_bytes(m, (enum dtp_phase)phase, DTP_OWNER_WORKSPACE, gathered + exchanged);
     }
@@ -548,8 +549,9 @@ static void fill_memory(const struct dtp_transformer *whole, const struct dtp_pl
 void dtp_stages_memory_of_slice(const struct dtp_transformer *transformer, const struct dtp_cluster *cluster,
                                 const struct dtp_plan *plan, struct dtp_memory *memory)
 {
+    const uint64_t elements = dtp_bytes_product(dtp_plan_tokens(plan), transformer->hidden);
     struct dtp_slice slice;
     dtp_slice_of(transformer, cluster, plan, &slice);
-    fill_memory(transformer, plan, &slice,
-                dtp_bytes_product(dtp_plan_tokens(plan), transformer->hidden * dtp_plan_compute_bytes(plan)), memory);
+    fill_memory(transformer, plan, &slice, dtp_bytes_product(elements, dtp_plan_compute_bytes(plan)),
+                dtp_bytes_product(elements, dtp_plan_stream_bytes(plan)), memory);
 }
