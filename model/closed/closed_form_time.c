@@ -201,6 +201,8 @@ static double weight_traffic_bytes(const struct dtp_timing *c, bool reduces)
     if (plan->runtime->closed->add_wire_casts)
         plan->runtime->closed->add_wire_casts(c, &per_gather, &per_reduce);
     double accumulate = plan->accumulate > 1 && !plan->accumulate_sync ? w + 2 * r : 0;
+    if (plan->pipeline_ranks && plan->accumulate == 1 && !plan->fsdp1) /* kept whole all the same, then copied */
+        per_reduce += 2 * r;
     return total * (gathers * per_gather + (reduces ? per_reduce : 0) + accumulate);
 }
 
