@@ -7,7 +7,7 @@
 #include "plan/checkpointing.h"
 #include "plan/rules.h"
 
-/* Seconds of a byte, by how the kernel walks. */
+/* Bytes per second, by how the kernel walks. */
 static void count_rates(const struct dtp_timing *c, double bytes_per_s[DTP_FP8_WALK_COUNT])
 {
     bytes_per_s[DTP_FP8_ALONG_ROWS] = c->eager_bytes_per_s;

@@ -24,11 +24,14 @@
  * A slice is one rank, so what ranks have of each other is added to it: rows that who gathers once keeps whole; of a
  * loss over parts of the vocabulary its tensors in fp32; of a table whose rows' gradients each rank makes those of the
  * others. And it is no stage: gradients that stand in its backward are not there yet at a stage's first, casts of
- * weights and gradients of weights that it lets go stay there (model_parallel_memory.c, kept_of, ranks_of). By GPipe
- * and by looped BFS all m losses come before the first backward. The head's rank then has at a loss, with n layers of a
- * last stage whose layers and head keep K of a micro-batch and have gradients G, the more of two instants: of the first
- * backward, m micro-batches and no gradient; of the second, m micro-batches less K, and G, n layers' with the head's,
- * for its other stages' backwards come later (add_first_gradients). PyTorch's stages alone make gradients anew.
+ * weights and gradients of weights that it lets go stay there, columns of weights gathered in fp8 for each micro-batch
+ * (model_parallel_memory.c, kept_of, ranks_of). By GPipe and by looped BFS, and where there is but one, all m losses
+ * come before the first backward. The head's rank then has at a loss, with n layers of a last stage whose layers and
+ * head keep K of a micro-batch and have gradients G, the more of two instants: of the first backward, m micro-batches
+ * and no gradient; of the second, m micro-batches less K, and G, n layers' with the head's, for its other stages'
+ * backwards come later. By interleaved 1F1B that is so of the first round: until its losses are made the last stage
+ * alone has run backward (add_first_gradients). PyTorch's stages alone make gradients anew; of DDP's the buckets stand
+ * and the sums beside them are made anew.
  *
  * What a runtime's stages hold besides is a property of it (copies_passes, holds_passes). Not modelled: offload, expert
  * parallelism.

@@ -287,6 +287,10 @@ static void test_launches_of_stages(void **state)
         "gpus=8 runtime=torch strategy=full_shard checkpointing=selective",
         "gpus=8 runtime=torch strategy=full_shard checkpointing=full compile=true",
         "gpus=32 runtime=torch strategy=full_shard cp=4 checkpointing=selective-attention",
+        "gpus=8 runtime=torch strategy=full_shard precision=fp8-rowwise",
+        "gpus=8 runtime=torch strategy=full_shard precision=fp8-tensorwise checkpointing=full",
+        "gpus=8 runtime=torch strategy=full_shard precision=fp8-tensorwise checkpointing=selective compile=true",
+        "gpus=4 runtime=megatron strategy=zero1 precision=fp8-tensorwise",
         "gpus=4 runtime=deepspeed strategy=zero1 checkpointing=full",
         "gpus=4 runtime=nanotron strategy=zero1",
         "gpus=4 runtime=nanotron strategy=zero1 checkpointing=full"};
