@@ -202,10 +202,10 @@ static void test_formulas_with_tensor_ranks(void **state)
     (void)state;
     /* Beside them the least and the most of seeds 1 to 20, the most of looped-bfs with fewer layers than chunks; steps
      * in brackets without what ranks keep of each other. */
-    check_ratios("tp: memory estimated", ratios[MEMORY], count, 88, 0.6, 2); /* 90 %, 0.75 to 1.82 */
-    check_ratios("tp: memory bounded", ratios[BOUND], count, 85, 0.6, 2);    /* 86 %, 0.72 to 1.88 */
+    check_ratios("tp: memory estimated", ratios[MEMORY], count, 90, 0.6, 1.9); /* 92 %, 0.78 to 1.74 */
+    check_ratios("tp: memory bounded", ratios[BOUND], count, 86, 0.6, 1.9);    /* 88 %, 0.72 to 1.74 */
     check_ratios("tp: memory for sure", ratios[SURELY], count, 0, 0, 1.35);
-    check_ratios("tp: step", ratios[STEP], count, 62, 0, 1.6); /* 66 % (65) */
+    check_ratios("tp: step", ratios[STEP], count, 64, 0, 1.6); /* 66 % (65) */
 }
 
 static void test_formulas_in_fp8(void **state)
@@ -213,10 +213,12 @@ static void test_formulas_in_fp8(void **state)
     static double ratios[WHATS][PLANS];
     const size_t count = draw_plans(NARROW, ratios);
     (void)state;
-    check_ratios("fp8: memory estimated", ratios[MEMORY], count, 0, 0, 9);
-    check_ratios("fp8: memory bounded", ratios[BOUND], count, 0, 0, 9);
-    check_ratios("fp8: memory for sure", ratios[SURELY], count, 0, 0, 9);
-    check_ratios("fp8: step", ratios[STEP], count, 0, 0, 9);
+    /* Likewise; before launches of casts were counted, columns of what is gathered in fp8 and rows in fp32: at least
+     * 77, 69 and 25 %. What is taken for sure knows less of fp8. */
+    check_ratios("fp8: memory estimated", ratios[MEMORY], count, 84, 0.45, 1.8); /* 85 %, 0.48 to 1.65 */
+    check_ratios("fp8: memory bounded", ratios[BOUND], count, 73, 0.45, 1.9);    /* 75 %, 0.48 to 1.75 */
+    check_ratios("fp8: memory for sure", ratios[SURELY], count, 0, 0, 0.9);
+    check_ratios("fp8: step", ratios[STEP], count, 87, 0.5, 1.5); /* 89 %, 0.62 to 1.34 */
 }
 
 static void test_formulas_of_pipelines(void **state)
@@ -224,21 +226,21 @@ static void test_formulas_of_pipelines(void **state)
     static double ratios[WHATS][PLANS];
     const size_t count = draw_plans(STAGES, ratios);
     (void)state;
-    check_ratios("memory estimated", ratios[MEMORY], count, 88, 0.45, 1.6); /* was 56 %, from 0.13 */
-    check_ratios("memory bounded", ratios[BOUND], count, 84, 0.45, 1.6);    /* was 50 % */
+    check_ratios("memory estimated", ratios[MEMORY], count, 89, 0.45, 1.6); /* was 56 %, from 0.13 */
+    check_ratios("memory bounded", ratios[BOUND], count, 85, 0.45, 1.6);    /* was 50 % */
     /* Of what is taken for sure only the most is held: was to 1.48, and is to 1.28 of a head tied to the table in a V.
      */
     check_ratios("memory for sure", ratios[SURELY], count, 0, 0, 1.35);
     /* Below are DualPipe's over slow links, down to 0.03; was 25 %, from 0 to 100, and with launches of whole
      * models 60. */
-    check_ratios("step", ratios[STEP], count, 80, 0, 1.6);
+    check_ratios("step", ratios[STEP], count, 84, 0, 1.6);
     int between = 0, sure = 0;
     for (size_t i = 0; i < count; i++) {
         between += ratios[STEP][i] > 0.8 && ratios[STEP][i] < 1.3;
         sure += ratios[SURELY][i] <= 1.1;
     }
     printf("%d from 0.8 to 1.3, %d have not more for sure than 1.1\n", between, sure);
-    assert_true(draws_reach(between, (int)count, 94) && draws_reach(sure, (int)count, 98)); /* was 60, and 92 */
+    assert_true(draws_reach(between, (int)count, 95) && draws_reach(sure, (int)count, 98)); /* was 60, and 92 */
 }
 
 enum { RANKS = 4, FEW = 8, MANY = 12, LAYERS = 2 * RANKS }; /* FEW and MANY micro-steps */
