@@ -118,14 +118,15 @@
     .runtime = "peft", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                              \
     .selective = DTP_SELECTIVE_ATTENTION, .names_fsdp = true
 #define PEFT_RULES .runtime = "peft", TRAINER_RULES
-/* Qwen's finetune.py (QwenLM/Qwen): lora_dropout of its LoraArguments; neither it nor Trainer by itself prints memory
- * (training_args.py, skip_memory_metrics); modeling_qwen.py has logits as the head made them. With 4 bits its script
- * for one GPU trains under DeepSpeed (finetune_qlora_single_gpu.sh: fp16, finetune/ds_config_zero2.json: overlap_comm,
- * buckets of 2e8; ds_config_zero3.json says auto), without exllama (GPTQConfig(disable_exllama=True)), Qwen's packed
- * weights without act-order: qlinear_cuda_old. */
+/* Qwen's finetune.py (QwenLM/Qwen), with peft of 2023, whose adapters are as wide as the matrix beside them
+ * (LoraLayer.update_layer before autocast_adapter_dtype of release 0.11): lora_dropout of its LoraArguments; neither it
+ * nor Trainer by itself prints memory (training_args.py, skip_memory_metrics); modeling_qwen.py has logits as the head
+ * made them. With 4 bits its script for one GPU trains under DeepSpeed (finetune_qlora_single_gpu.sh: fp16,
+ * finetune/ds_config_zero2.json: overlap_comm, buckets of 2e8; ds_config_zero3.json says auto), without exllama
+ * (GPTQConfig(disable_exllama=True)), Qwen's packed weights without act-order: qlinear_cuda_old. */
 #define QWEN_RULES                                                                                                     \
-    TRAINER_RULES, .lora_dropout = 0.05, .logs_no_memory = true, .narrow_logits = true, .single = "zero2",             \
-                   .deepspeed_overlap = true, .reduce_bucket = 200000000
+    TRAINER_RULES, .lora_dropout = 0.05, .narrow_adapters = true, .logs_no_memory = true, .narrow_logits = true,       \
+                   .single = "zero2", .deepspeed_overlap = true, .reduce_bucket = 200000000
 #define DEEPSPEED_RULES                                                                                                \
     .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
     .selective = DTP_SELECTIVE_ATTENTION

@@ -54,13 +54,14 @@ struct dtp_run_framework {
     const char *single;     /* strategy of one GPU under DeepSpeed; NULL = zero1 */
     bool deepspeed_overlap; /* under it overlap_comm, and elements of its buckets; 0 = its default */
     uint64_t reduce_bucket;
-    bool shifted_logits; /* Transformers' loss reads a copy of the logits without the last token */
-    bool narrow_logits;  /* logits stay as the head made them */
-    bool gptq_operators; /* int4 is unpacked by operators */
-    bool logs_reserved;  /* a figure without a kind is what the allocator reserved, which the program prints */
-    bool logs_no_memory; /* neither the program nor its trainer prints what it holds: a figure without a kind is the
-                            driver's */
-    bool eager_loss;     /* compile leaves the loss alone */
+    bool shifted_logits;  /* Transformers' loss reads a copy of the logits without the last token */
+    bool narrow_logits;   /* logits stay as the head made them */
+    bool narrow_adapters; /* of 16 bits beside a base in 16 bits */
+    bool gptq_operators;  /* int4 is unpacked by operators */
+    bool logs_reserved;   /* a figure without a kind is what the allocator reserved, which the program prints */
+    bool logs_no_memory;  /* neither the program nor its trainer prints what it holds: a figure without a kind is the
+                             driver's */
+    bool eager_loss;      /* compile leaves the loss alone */
 };
 
 /* Where a figure of memory without a kind comes from: UNLOGGED under a program that prints none, else UNSTATED. */

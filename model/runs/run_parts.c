@@ -301,7 +301,7 @@ static bool narrow_adapters(const struct writer *w)
     const char *strategy = run->strategy_key; /* DeepSpeed casts the whole model */
     if (strstr(run->notes, "adapters stored in fp32"))
         return false;
-    return strstr(run->notes, "adapters stored in bf16") ||
+    return w->framework->narrow_adapters || strstr(run->notes, "adapters stored in bf16") ||
            (strstr(run->precision_recipe, "pure") && strcmp(w->framework->runtime, "peft") != 0) ||
            strcmp(strategy, "zero2") == 0 || strcmp(strategy, "zero3") == 0;
 }
