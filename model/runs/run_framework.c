@@ -116,7 +116,7 @@
 /* Release 5: AdamW fused, FSDP2, weights in the checkpoint's format, PyTorch's SDPA. */
 #define TRAINER_5_RULES                                                                                                \
     .runtime = "peft", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                              \
-    .selective = DTP_SELECTIVE_ATTENTION, .names_fsdp = true
+    .selective = DTP_SELECTIVE_ATTENTION, .names_fsdp = true, .notes_settings = true
 #define PEFT_RULES .runtime = "peft", TRAINER_RULES
 /* Qwen's finetune.py (QwenLM/Qwen), with peft of 2023, whose adapters are as wide as the matrix beside them
  * (LoraLayer.update_layer before autocast_adapter_dtype of release 0.11): lora_dropout of its LoraArguments; neither it
@@ -200,6 +200,15 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "InternEvo", MEGATRON_RULES, .loss = "fused", .attention = "flash2"},
     /* models of Transformers, which their authors' loops train, too: norms, RoPE and the loss are chains */
     {.word = "ZeRO-3 (transformers)", DEEPSPEED_RULES, .single = "zero1"},
+    {.word = "DeepSpeed 0.19",
+     .runtime = "deepspeed",
+     .optimizer = "adamw",
+     .loss = "eager",
+     .attention = "flash",
+     .selective = DTP_SELECTIVE_ATTENTION,
+     .fused_matmuls = true,
+     .rope_fp32 = true,
+     .notes_settings = true},
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */
     /* packed: scripts/benchmarks/benchmark.py, max_seq_len_matrix */

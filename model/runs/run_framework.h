@@ -56,6 +56,7 @@ struct dtp_run_framework {
     uint64_t reduce_bucket;
     bool shifted_logits;  /* Transformers' loss reads a copy of the logits without the last token */
     bool narrow_logits;   /* logits stay as the head made them */
+    bool notes_settings;  /* notes have the library's settings by their names (run_libraries.c) */
     bool narrow_adapters; /* of 16 bits beside a base in 16 bits */
     bool gptq_operators;  /* int4 is unpacked by operators */
     bool logs_reserved;   /* a figure without a kind is what the allocator reserved, which the program prints */

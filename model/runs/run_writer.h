@@ -77,6 +77,8 @@ void dtp_run_write_stages(struct writer *w, const char *schedule);
 /* Refuses a row whose GPU, in column gpu or in notes, was held below its power, unless it says to as much as `gpu`, the
  * catalogue's (NULL: none), has. */
 void dtp_run_write_power(struct writer *w, const struct dtp_gpu *gpu);
+/* run_libraries.c: what notes of rows say that libraries themselves were measured for. */
+void dtp_run_write_libraries(struct writer *w);
 /* What a run under DeepSpeed's engine sets there. */
 void dtp_run_write_engine(struct writer *w);
 /* Under Megatron's distributed optimizer: whether weights are kept as casts, and what the optimizer keeps. */

@@ -1,0 +1,54 @@
+/* Rows that the libraries themselves were measured for (scenarios/library_runs.csv), whose notes have their settings by
+ * the libraries' names: of Transformers' Trainer with peft and bitsandbytes, of DeepSpeed's engine. */
+#include "runs/run_writer.h"
+
+static bool noted(const struct writer *w, const char *words)
+{
+    return strstr(w->run->notes, words) != NULL;
+}
+
+/* The number behind "name=" sets `key`; a note that has none leaves it. */
+static void set_noted(struct writer *w, const char *name, const char *key)
+{
+    const char *at = strstr(w->run->notes, name);
+    char value[32];
+    if (!at)
+        return;
+    at += strlen(name);
+    snprintf(value, sizeof value, "%.*s", (int)strcspn(at, "; "), at);
+    set_text(w, key, value);
+}
+
+/* trainer_optimizer.py's words that are ours by another name; a paged one's state stays where memory is not short. */
+static void write_optimizer(struct writer *w)
+{
+    if (noted(w, "optim=adafactor"))
+        REFUSE(w, "Transformers' own Adafactor (optim=adafactor) is not modelled");
+    else if (noted(w, "optim=paged_adamw_8bit"))
+        set_text(w, "optimizer", "adam8bit");
+    else if (noted(w, "optim=adamw_torch;") || noted(w, "optim=adamw_torch "))
+        set_text(w, "optimizer", "adamw-foreach");
+}
+
+void dtp_run_write_libraries(struct writer *w)
+{
+    if (!w->framework->notes_settings)
+        return;
+    if (strcmp(w->framework->runtime, "deepspeed") == 0) {
+        set_noted(w, "reduce_bucket_size=", "reduce_bucket_size");
+        set_noted(w, "overlap_comm=", "deepspeed_overlap");
+        if (noted(w, "grad_accum_dtype fp32"))
+            set_switch(w, "bf16_optimizer", true);
+        return;
+    }
+    write_optimizer(w);
+    if (w->run->experts) /* experts_implementation of release 5 */
+        set_switch(w, "grouped_experts", true);
+    if (!w->run->lora_rank)
+        return;
+    set_noted(w, "lora_dropout=", "lora_dropout");
+    if (noted(w, "DoRA"))
+        set_switch(w, "dora", true);
+    if (noted(w, "embedding and head stay fp32"))
+        set_switch(w, "fp32_ends", true);
+}
