@@ -344,6 +344,7 @@ const struct dtp_runtime dtp_runtime_deepspeed = {
     .expert_parallel = true,
     .calls_experts = true,
     .slots_rows = true,
+    .copies_heads = true,
     .fetches_modules = true,
     .counts_elements = true,
     .reduces_shards_always = true,
