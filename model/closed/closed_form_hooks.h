@@ -102,6 +102,9 @@ struct dtp_closed_form_hooks {
     void (*offload_state)(const struct dtp_transformer *transformer, const struct dtp_units *units,
                           const struct dtp_plan *plan, const struct dtp_element_bytes *bytes, uint64_t shard,
                           struct dtp_state_bytes *out);
+    /* Of what stands on the GPU, what is made with the runtime's engine and not by the first step, beside parameters,
+     * gradients that are known to be (memory.c) and workspaces. */
+    uint64_t (*first_bytes)(const struct dtp_beside *beside);
     /* Segments of the caching allocator beyond the tensors of each pool and fragments. `made_anew` gets bytes of
      * tensors among them that were laid anew after the first step, 0 before the call. */
     uint64_t (*own_segments)(const struct dtp_beside *beside, struct dtp_memory_list *list, uint64_t *made_anew);

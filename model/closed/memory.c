@@ -34,7 +34,9 @@ static uint64_t after_init_bytes(const struct dtp_beside *b, const struct dtp_me
                  dtp_plan_sums_gradients(b->plan);
     if (b->plan->runtime->arena)
         return memory->allocated_peak_bytes;
-    return standing[DTP_OWNER_PARAMS] + (grads ? standing[DTP_OWNER_GRADS] : 0) + standing[DTP_OWNER_WORKSPACE];
+    const struct dtp_closed_form_hooks *hooks = b->plan->runtime->closed;
+    uint64_t more = hooks->first_bytes ? hooks->first_bytes(b) : 0;
+    return standing[DTP_OWNER_PARAMS] + (grads ? standing[DTP_OWNER_GRADS] : 0) + standing[DTP_OWNER_WORKSPACE] + more;
 }
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */

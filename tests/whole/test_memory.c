@@ -81,6 +81,18 @@ static void test_deepspeed_states(void **state)
                      4 * (PARAMETERS / 8));
 }
 
+/* What deepspeed.initialize makes: an fp32 copy of the rank's part; under stage 3 also a bucket of 5e8 elements and a
+ * flat buffer of gradients. Moments are the first step's. */
+static void test_deepspeed_first_bytes(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO1, "bf16-mixed");
+    uint64_t workspace = (64u << 20) + 4 * 128 * TOKENS + 8 * TOKENS, part = PARAMETERS / 8;
+    assert_int_equal(predict(&plan, &eight_gpus).after_init_bytes, 2 * PARAMETERS + 4 * part + workspace);
+    plan.strategy = DTP_ZERO3;
+    assert_int_equal(predict(&plan, &eight_gpus).after_init_bytes, (2 + 4 + 2) * part + 1000000000 + workspace);
+}
+
 /* Megatron: bf16 weights, fp32 gradients and master: 18 bytes; with the distributed optimizer 6 + 12/8. */
 static void test_megatron_states(void **state)
 {
@@ -472,6 +484,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32_states),
                                        cmocka_unit_test(test_bf16_states),
                                        cmocka_unit_test(test_deepspeed_states),
+                                       cmocka_unit_test(test_deepspeed_first_bytes),
                                        cmocka_unit_test(test_megatron_states),
                                        cmocka_unit_test(test_transformer_engine),
                                        cmocka_unit_test(test_accumulated_gradients),

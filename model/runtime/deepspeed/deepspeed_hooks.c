@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "closed/model_parallel.h"
+#include "plan/rules.h"
 #include "plan/runtime_sizes.h"
 #include "runtime/deepspeed/bf16_optimizer.h"
 #include "runtime/deepspeed/deepspeed.h"
@@ -41,6 +42,22 @@ static void offload_state(const struct dtp_transformer *transformer, const struc
         out->params_elements = 0;
     if (plan->strategy == DTP_ZERO2 || plan->strategy == DTP_ZERO3) /* stage 1 keeps every gradient as it is made */
         out->grads_elements = 0;
+}
+
+/* deepspeed.initialize clones the rank's part into fp32 (stage_1_and_2.py, single_partition_of_fp32_groups; stage3.py,
+ * _create_fp32_partitions; bf16_optimizer.py), where Adam's moments come with its first step. Stage 3 makes its reduce
+ * bucket and the flat buffer of gradients then, stages 1 and 2 what a gradient for the host passes through;
+ * BF16_Optimizer's sums are counted as gradients, its 16-bit gradients are the first backward's. */
+static uint64_t first_bytes(const struct dtp_beside *b)
+{
+    const uint64_t *standing = b->live->standing_bytes;
+    uint64_t at_once = b->bytes.block_elements ? b->bytes.block_elements : 1, made = 0;
+    if (b->bytes.master)
+        made = standing[DTP_OWNER_OPTIMIZER] / dtp_optimizer_bytes(&b->bytes, at_once) * at_once * b->bytes.master;
+    if (b->plan->deepspeed.bf16_optimizer)
+        return made;
+    bool flat = b->plan->strategy == DTP_ZERO3;
+    return made + standing[DTP_OWNER_REDUCE] + (flat ? standing[DTP_OWNER_GRADS] : 0);
 }
 
 /* Stages 1 and 2 copy gradients on the stream that reduces them, the compute stream unless overlap_comm is on; in stage
@@ -95,6 +112,7 @@ static double beside_update_s(const struct dtp_timing *c)
 
 const struct dtp_closed_form_hooks dtp_deepspeed_closed_form = {
     .offload_state = offload_state,
+    .first_bytes = first_bytes,
     .more_communicators = more_communicators,
     .traffic = dtp_deepspeed_traffic,
     .second_copy_ranks = second_copy_ranks,
