@@ -14,7 +14,35 @@ struct replicated {
     uint64_t head_gradient, waiting, largest, carried, shard, beside, workspace; /* it stands from backward on */
     uint64_t others; /* rows of the table that other ranks have, whose gradient this one makes as well */
     bool counted;    /* buckets of so many elements, flattened into a copy to be reduced */
+    bool behind;     /* of these, filled when backward is through */
 };
+
+static uint64_t part_of(const struct dtp_bound *b)
+{
+    return dtp_divide_up(b->trained->total, b->trained->ranks);
+}
+
+/* Elements of a rank's gradients as DeepSpeed keeps them: of all parameters that have a slice in its part, each whole,
+ * from the end that is reduced first. */
+static uint64_t resting(const struct dtp_bound *b, bool first)
+{
+    const struct dtp_units *t = b->trained;
+    const uint64_t layer = b->layer_trained[0], vectors = t->total - b->layers * t->layer - t->embedding - t->position;
+    const uint64_t part = part_of(b);
+    uint64_t sum = first ? t->embedding + t->position : vectors, matrices = 0, whole = 0;
+    if (b->transformer->experts)
+        return part;
+    if (sum < part && layer)
+        whole = smaller(b->layers, (part - sum) / layer);
+    sum += whole * layer;
+    for (int i = 0; i < b->matrices[0]; i++)
+        matrices += b->matrix[0][i].trained;
+    if (!first && whole < b->layers && sum < part) /* norms come first */
+        sum += layer - smaller(layer, matrices);
+    for (int i = 0; i < b->matrices[0] && whole < b->layers && sum < part; i++)
+        sum += b->matrix[0][first ? i : b->matrices[0] - 1 - i].trained;
+    return larger(sum, part);
+}
 
 /* Gradients at rest when `done` of the micro-step's have been made, in backward with its workspace. */
 static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r, uint64_t done, bool backward)
@@ -36,10 +64,14 @@ static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r,
         uint64_t apart = !plan->ddp_bucket_view ? (several ? total : done) : gathered ? left : 0;
         return all + (apart == total ? all : g * apart);
     }
+    const bool begun = done > plan->deepspeed.reduce_bucket_size, /* from the first full bucket on */
+        stays = plan->offload == DTP_OFFLOAD_NONE;
+    if (r->counted && !r->behind && !dtp_plan_shards_grads(plan)) /* what is in a bucket is nowhere else */
+        return r->carried + (several ? g * (total - done) : 0) + (begun && stays ? r->shard : 0);
     if (!dtp_plan_shards_grads(plan))
         return r->carried + g * (several || done == total ? total + r->others : done);
-    bool begun = several || done > plan->deepspeed.reduce_bucket_size; /* from the first full bucket on */
-    return r->carried + (begun && plan->offload == DTP_OFFLOAD_NONE ? r->shard : 0);
+    const uint64_t shards = (several ? 1u : 0u) + (begun && backward ? 1u : 0u);
+    return r->carried + (stays ? shards * r->shard : 0);
 }
 
 static struct replicated replicated_of(const struct dtp_bound *b)
@@ -52,9 +84,12 @@ static struct replicated replicated_of(const struct dtp_bound *b)
         autocast = dtp_plan_autocast(plan);
     struct replicated r = {.counted = runtime->counts_elements && !behind,
                            .shard = g * b->partition,
+                           .behind = dtp_plan_fills_buckets_behind(plan),
                            .made = dtp_plan_sums_gradients(plan) ? b->bytes.params : g,
                            .largest = larger(larger(t->largest, t->embedding), t->position),
                            .workspace = runtime->passing_workspace ? dtp_plan_cublas_workspace(&b->cluster->gpu) : 0};
+    if (r.counted)
+        r.shard = g * resting(b, r.behind);
     r.others = dtp_bound_others_rows(b);
     r.beside = runtime->adds_before_shards && dtp_plan_shards_grads(plan) && t->ranks > 1 ? r.shard : 0;
     if (autocast) {
@@ -89,26 +124,40 @@ static void block(struct dtp_bound *b, const struct replicated *r, uint64_t belo
     b->block_bytes = larger(b->block_bytes, b->rest_bytes + bytes); /* which the reduction of any bucket may meet */
 }
 
-/* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit. Stage 2 keeps its
- * partition from the first bucket on. To the host slices go in fp32. A gradient is made beside so many bytes of
- * activations. */
+/* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit, where it has
+ * slices of several ranks; then what it keeps of the first bucket is made, in a later micro-step once more. To the host
+ * slices go in fp32. A gradient is made beside so many bytes of activations. */
 static void made(struct dtp_bound *b, const struct replicated *r, struct dtp_reduced_bucket *w, uint64_t elements,
                  uint64_t bytes, uint64_t below)
 {
     const struct dtp_plan *plan = b->plan;
-    uint64_t g = b->bytes.grads, slices = dtp_divide_up(w->filled, b->units->ranks);
+    const uint64_t g = b->bytes.grads, slices = dtp_divide_up(w->filled, b->units->ranks), total = b->trained->total;
     if (!elements && bytes) /* none; without any, behind the last */
         return;
     const bool shards = dtp_plan_shards_grads(plan), on_host = plan->offload != DTP_OFFLOAD_NONE,
-               closes = dtp_bucket_closes(w, elements);
-    uint64_t standing = r->buckets + (shards ? r->carried + (on_host ? 0 : r->shard) + g * w->whole
-                                             : gradients(b, r, smaller(w->done + w->next, b->trained->total), true));
-    if (closes)
-        dtp_bound_keep(b, standing + b->bytes.reduce * w->filled + (on_host && g < 4 ? 4 * slices : 0) + bytes +
-                              (bytes ? r->waiting : 0));
-    if (closes && shards && w->done == w->filled && below < b->layers)
-        block(b, r, below, b->trained->total);
+               closes = dtp_bucket_closes(w, elements), first = w->done == w->filled, several = plan->accumulate > 1,
+               one = closes && (total - w->done) / part_of(b) == (total - w->done + w->filled - 1) / part_of(b);
+    const uint64_t beside = r->buckets + r->carried + g * w->whole + bytes + (bytes ? r->waiting : 0) +
+                            (several && !shards ? g * (total - smaller(w->done + w->next, total)) : 0),
+                   before = on_host ? 0 : ((several && shards ? 1u : 0u) + (first ? 0u : 1u)) * r->shard,
+                   after = on_host ? 0 : (several && shards ? 2 : 1) * r->shard;
+    if (closes) {
+        dtp_bound_keep(b, beside + before + (one ? 0 : b->bytes.reduce * w->filled));
+        dtp_bound_keep(b, beside + after + (on_host && g < 4 ? 4 * slices : 0));
+    }
+    if (closes && first && below < b->layers)
+        block(b, r, below, total);
     dtp_bucket_take(w, elements, closes);
+}
+
+/* When backward is through: buckets stand beside all gradients, a tensor that is larger is flattened, and what is kept
+ * of the first bucket is made when its gradients' own tensors have gone. */
+static void fill_behind(struct dtp_bound *b, const struct replicated *r)
+{
+    const uint64_t g = b->bytes.grads, room = b->plan->deepspeed.reduce_bucket_size, total = b->trained->total,
+                   moved = g * smaller(room, total), shard = b->plan->offload == DTP_OFFLOAD_NONE ? r->shard : 0,
+                   whole = r->largest > room ? b->bytes.reduce * r->largest : 0;
+    dtp_bound_keep(b, gradients(b, r, total, true) + r->buckets + larger(whole, shard - smaller(shard, moved)));
 }
 
 /* All gradients in the order of backward; of a block from its last matrix on, as one where it closes no bucket. */
@@ -145,7 +194,8 @@ void dtp_bound_replicated(struct dtp_bound *b)
     const uint64_t cached = plan->compile ? r.kept_casts : b->layers, /* eager casts stay to the end of forward */
         casts = r.kept + r.head_cast, begin = gradients(b, &r, 0, false), end = gradients(b, &r, t->total, true),
                    without = t->total - t->embedding, stream = dtp_bound_tokens(b, a->gradient),
-                   forward = r.beside && plan->accumulate == 1 ? r.beside : begin;
+                   stands = r.counted && plan->strategy == DTP_ZERO1 && plan->accumulate > 1 ? r.buckets : 0,
+                   forward = (r.beside && plan->accumulate == 1 ? r.beside : begin) + stands;
     const bool buffered = plan->runtime->gradients_in_matmul, summed = plan->runtime->sums_gradients,
                sums = plan->deepspeed.bf16_optimizer;
     struct dtp_bound_beside beside = {.forward = forward + cached * r.casts, .loss = forward + casts};
@@ -154,7 +204,7 @@ void dtp_bound_replicated(struct dtp_bound *b)
     beside.ends = gradients(b, &r, without, true) + r.buckets + r.waiting +
                   (buffered ? b->bytes.compute : r.made) * (t->embedding + r.others);
     dtp_bound_steps(b, &beside);
-    dtp_bound_hold(b, forward - r.carried + casts + dtp_bound_saved(b, b->layers) +
+    dtp_bound_hold(b, forward - stands - r.carried + casts + dtp_bound_saved(b, b->layers) +
                           dtp_bound_tokens(b, a->head + a->loss));
     if (dtp_plan_autocast(plan)) /* the head's gradient is cast */
         dtp_bound_keep(b, begin + r.kept + (b->bytes.compute + r.made) * t->embedding + r.buckets +
@@ -170,7 +220,9 @@ void dtp_bound_replicated(struct dtp_bound *b)
         b->block_bytes = 0, block(b, &r, b->layers - 1 - gone, t->head + gone * t->layer);
     }
     block(b, &r, 0, t->head + (b->layers - 1) * t->layer);
-    if (r.counted)
+    if (r.counted && r.behind)
+        fill_behind(b, &r);
+    else if (r.counted)
         fill_buckets(b, &r);
     /* DeepSpeed, behind backward: all sums on the wire; behind a pipeline a bucket */
     const uint64_t bucket = plan->deepspeed.reduce_bucket_size, reduce = b->bytes.reduce;
@@ -183,11 +235,16 @@ void dtp_bound_replicated(struct dtp_bound *b)
     b->positions_bytes = end + r.waiting + stream + (before ? b->bytes.grads * t->embedding : 0);
     b->gradients_bytes = end;
     const uint64_t after = summed ? begin : end, rest = r.beside ? r.beside : after;
-    const bool wide = plan->runtime->counts_elements && !sums && b->bytes.grads < 4 &&
-                      plan->offload == DTP_OFFLOAD_NONE, /* updated in fp32 */
-        copies = summed && plan->strategy == DTP_ZERO1;  /* of gathered weights */
-    dtp_bound_hold(b, rest - r.carried);
-    dtp_bound_keep(b, rest + (r.others ? b->bytes.grads * t->embedding : 0) + (wide ? 4 * b->partition : 0) +
-                          (copies ? 2 * b->bytes.params * t->total : 0) +
-                          dtp_optimizer_scratch_bytes(b->transformer, plan, b->partition));
+    const bool flattens = plan->runtime->counts_elements && !sums && plan->offload == DTP_OFFLOAD_NONE,
+               copies = summed && plan->strategy == DTP_ZERO1; /* of gathered weights */
+    if (!flattens || r.behind)
+        dtp_bound_hold(b, rest - r.carried);
+    const uint64_t scratch = dtp_optimizer_scratch_bytes(b->transformer, plan, b->partition), g = b->bytes.grads;
+    if (flattens) { /* its part is flattened and cast, then updated in fp32 without what it was made of */
+        dtp_bound_keep(b, g * (resting(b, r.behind) + b->partition) + (g < 4 ? 4 * b->partition : 0));
+        dtp_bound_keep(b, 4 * b->partition + scratch);
+        return;
+    }
+    dtp_bound_keep(b,
+                   rest + (r.others ? g * t->embedding : 0) + (copies ? 2 * b->bytes.params * t->total : 0) + scratch);
 }

@@ -88,6 +88,13 @@ static inline bool dtp_plan_autocast(const struct dtp_plan *plan)
            dtp_dtype_bytes(plan->precision.params) == 4 && dtp_plan_compute_bytes(plan) < 4;
 }
 
+/* DeepSpeed's stage 1 has hooks that reduce for overlap_comm alone (stage_1_and_2.py, process_gradients): else its
+ * gradients go into buckets behind backward, from the first parameter on. */
+static inline bool dtp_plan_fills_buckets_behind(const struct dtp_plan *plan)
+{
+    return plan->runtime->counts_elements && plan->strategy == DTP_ZERO1 && !plan->deepspeed.overlap_comm;
+}
+
 /* Between stages a tensor parallel rank sends its part of what all of them have whole, and gathers the rest. */
 bool dtp_plan_scatters_sends(const struct dtp_plan *plan);
 /* True where matmuls run as Transformer Engine's: inputs are kept for backward as their fp8 cast, and each weight has

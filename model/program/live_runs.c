@@ -333,8 +333,9 @@ struct dtp_live_walk {
     bool late;
     const struct dtp_live_teller *teller;
     const struct dtp_live_bucket *bucket;
-    uint64_t filled; /* elements in the bucket */
-    bool kept;       /* it was reduced before */
+    uint64_t filled, reduced; /* elements in the bucket, in those before it up to the last flush */
+    bool kept, flushed;       /* it was reduced before, and flushed */
+    bool again;               /* since the last flush what gradients rest in was made once more */
 };
 
 static const struct dtp_live_run nothing;
@@ -351,23 +352,33 @@ static void leave(struct dtp_live_walk *walk, const struct dtp_live_run *run, in
         walk->pools.bytes[first_of(left)] += times * run->pools_net.bytes[first_of(left)];
 }
 
-/* What is in the bucket is copied, reduced and let go. */
-static void reduce(struct dtp_live_walk *walk)
+/* Bytes that come, `kept` of them to stay. */
+static void pass(struct dtp_live_walk *walk, enum dtp_owner owner, int64_t bytes, bool kept)
 {
-    const struct dtp_live_bucket *bucket = walk->bucket;
-    int64_t copy = (int64_t)(walk->filled * bucket->element_bytes), kept = walk->kept ? 0 : bucket->kept_bytes;
-    struct dtp_live_run run = {
-        .moves = true, .owners = 1u << DTP_OWNER_GRADS | 1u << DTP_OWNER_REDUCE, .pools = 1u << bucket->pool};
-    run.net.bytes[DTP_OWNER_GRADS] = run.net.total_bytes = kept;
-    run.full.bytes[DTP_OWNER_GRADS] = run.most[DTP_OWNER_GRADS] = kept;
-    run.full.bytes[DTP_OWNER_REDUCE] = run.most[DTP_OWNER_REDUCE] = copy;
-    run.full.total_bytes = run.pools_most.bytes[bucket->pool] = copy + kept;
-    run.pools_net.bytes[bucket->pool] = kept;
+    enum dtp_stream pool = walk->bucket->pool;
+    struct dtp_live_run run = {.moves = true, .owners = 1u << owner, .pools = 1u << pool};
+    run.full.bytes[owner] = run.most[owner] = run.full.total_bytes = run.pools_most.bytes[pool] = bytes;
+    if (kept)
+        run.net.bytes[owner] = run.net.total_bytes = run.pools_net.bytes[pool] = bytes;
     keep_phase(&walk->now, &run.full, walk->before, walk->out);
     keep_most(&walk->now, &walk->pools, &run, walk->out);
     leave(walk, &run, 1);
-    walk->filled = 0;
+}
+
+/* What is in the bucket is reduced, and lets go. */
+static void reduce(struct dtp_live_walk *walk)
+{
+    const struct dtp_live_bucket *bucket = walk->bucket;
+    if (!dtp_live_bucket_in_one_part(bucket->all_elements, bucket->part_elements, walk->reduced, walk->filled,
+                                     bucket->from_first))
+        pass(walk, DTP_OWNER_REDUCE, (int64_t)(walk->filled * bucket->element_bytes), false);
+    bool again = walk->flushed && !walk->again;
+    if (!walk->kept || again)
+        pass(walk, DTP_OWNER_GRADS, bucket->kept_bytes, true);
+    walk->again |= again;
     walk->kept = true;
+    walk->reduced += walk->filled;
+    walk->filled = 0;
 }
 
 static void fill(struct dtp_live_walk *walk, uint64_t elements)
@@ -376,6 +387,13 @@ static void fill(struct dtp_live_walk *walk, uint64_t elements)
     if (walk->filled && (flush || walk->filled + elements > walk->bucket->elements))
         reduce(walk);
     walk->filled += flush ? 0 : elements;
+    if (!flush)
+        return;
+    if (walk->again)
+        dtp_live_go(walk, DTP_OWNER_GRADS, walk->bucket->pool, (uint64_t)walk->bucket->kept_bytes);
+    walk->again = false;
+    walk->flushed = true;
+    walk->reduced = 0;
 }
 
 static void stand(struct dtp_live_walk *walk, bool begins, uint64_t layer)

@@ -23,14 +23,25 @@ struct dtp_live_pools {
 /* A bucket that gradients are copied into as they are made, and that is reduced before one which would overflow it.
  * Where it is full is anywhere in a layer, and no layer's as another's. So a step of few layers reduces nothing, but
  * says when gradients come, and the sum over all layers where that is. A reduction makes a flattened copy of what is in
- * the bucket and lets it go again; the first of a step may also make what gradients rest in, which the step takes back.
- */
+ * the bucket, unless that is all of one rank's part, and lets it go again; behind that the first of a step may make
+ * what gradients rest in, which the step takes back, and the first of each flush after that the same again up to its
+ * end. */
 struct dtp_live_bucket {
     uint64_t elements;      /* that it holds; 0: there is none */
     uint64_t element_bytes; /* of the copy, owner DTP_OWNER_REDUCE */
-    int64_t kept_bytes;     /* of what gradients rest in, owner DTP_OWNER_GRADS, made beside the first copy; or 0 */
-    enum dtp_stream pool;   /* of both */
+    uint64_t all_elements;  /* that come between two flushes, of which each rank has a part of so many */
+    uint64_t part_elements;
+    bool from_first;      /* they come from the first on; else from the last */
+    int64_t kept_bytes;   /* of what gradients rest in, owner DTP_OWNER_GRADS, made behind the first copy; or 0 */
+    enum dtp_stream pool; /* of both */
 };
+/* Whether `filled` elements that come behind `before` others of the `all` are of one part. */
+static inline bool dtp_live_bucket_in_one_part(uint64_t all, uint64_t part, uint64_t before, uint64_t filled,
+                                               bool from_first)
+{
+    uint64_t first = from_first ? before : all - before - filled;
+    return first / part == (first + filled - 1) / part;
+}
 #define DTP_LIVE_FLUSH UINT64_MAX
 
 /* What comes and goes in a way of a runtime's own, which is no layer's as another's: parameters that are fetched as far

@@ -146,25 +146,31 @@ static void add_fill(struct dtp_live_runs *runs, uint64_t elements, uint32_t aga
     run->again = again, run->stretch = again ? 1 : 0;
 }
 
-/* A bucket of 10 elements, 4 bytes each in its copy; the first reduction makes 100 bytes that stay. Nothing stands.
+/* A bucket of 10 elements, 4 bytes each in its copy, of 15 that ranks have five each of; behind its copy the first
+ * reduction makes 100 bytes that stay. Nothing stands.
  *
  *   comes   in the bucket   reduced         leaves   lives
  *   6       6                               6        6
- *   6       6               6 (24 + 100)    6        6 + 124 while it is reduced, then 112
+ *   6       6               6 (24, 100)     6        6 + 24 while it is reduced, 106 behind that, then 112
  *   3       9                               6        118
  *   flush   0               9 (36)          0        118 + 36
  *
- * and in place of the last two 6 again and again: 24 bytes each time, the third when 100 + 4 x 6 live. */
+ * and in place of the last two 6 again and again, of 30: 24 bytes each time, the third when 100 + 4 x 6 live. Where all
+ * are one rank's there is no copy; 6 that come behind a flush are kept in 100 bytes more up to the next one. */
 static void test_bucket(void **state)
 {
     (void)state;
-    struct dtp_live_runs runs = {
-        .bucket = {.elements = 10, .element_bytes = 4, .kept_bytes = 100, .pool = DTP_STREAM_REDUCE}};
+    struct dtp_live_runs runs = {.bucket = {.elements = 10,
+                                            .element_bytes = 4,
+                                            .all_elements = 15,
+                                            .part_elements = 5,
+                                            .kept_bytes = 100,
+                                            .pool = DTP_STREAM_REDUCE}};
     struct dtp_live_bytes live;
     add_fill(&runs, 6, 0);
     add_fill(&runs, 6, 0);
     dtp_live_bytes_sum(&runs, 1, &live);
-    assert_int_equal(live.phase_total_bytes[DTP_PHASE_EARLY_BACKWARD], 6 + 124);
+    assert_int_equal(live.phase_total_bytes[DTP_PHASE_EARLY_BACKWARD], 112);
     assert_int_equal(live.most_bytes[DTP_OWNER_GRADS], 100);
     add_fill(&runs, 3, 0);
     add_fill(&runs, DTP_LIVE_FLUSH, 0);
@@ -173,7 +179,16 @@ static void test_bucket(void **state)
     assert_int_equal(live.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 36);
     assert_int_equal(live.most_bytes[DTP_OWNER_REDUCE], 36);
     assert_int_equal(live.pool_bytes[DTP_STREAM_REDUCE], 136);
+    runs.bucket.part_elements = 15;
+    add_fill(&runs, 6, 0);
+    dtp_live_bytes_sum(&runs, 1, &live);
+    assert_int_equal(live.most_bytes[DTP_OWNER_REDUCE], 0);
+    assert_int_equal(live.most_bytes[DTP_OWNER_GRADS], 100);
+    add_fill(&runs, DTP_LIVE_FLUSH, 0);
+    dtp_live_bytes_sum(&runs, 1, &live);
+    assert_int_equal(live.most_bytes[DTP_OWNER_GRADS], 200);
     runs.count = 2;
+    runs.bucket.all_elements = 30, runs.bucket.part_elements = 5;
     add_fill(&runs, 6, 2);
     dtp_live_bytes_sum(&runs, 1, &live);
     assert_int_equal(live.phase_total_bytes[DTP_PHASE_EARLY_BACKWARD], 100 + 4 * 6 + 24);

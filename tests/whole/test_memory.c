@@ -16,6 +16,11 @@
 
 /* ---- state at rest --------------------------------------------------------------------------------------------- */
 
+/* Parameters that reach into the last eighth of them, 842,301,952: head, norm, three layers, the next one's norms and
+ * three matrices of its MLP; into the first: embedding, three layers, q, k, v and output of the next, its gate. */
+#define LAST_WHOLE (HEAD + 4096 + 3 * LAYER + 8192 + 3 * UINT64_C(45088768))
+#define FIRST_WHOLE (HEAD + 3 * LAYER + 4 * UINT64_C(16777216) + UINT64_C(45088768))
+
 /* The tutorials' table for fp32 Adam over 8 GPUs: 16, 9, 5.5 and 2 bytes a parameter (7e9: 112, 63, 38.5, 14 GB). */
 static void test_fp32_states(void **state)
 {
@@ -29,7 +34,7 @@ static void test_fp32_states(void **state)
     assert_int_equal(states(&m), 9 * PARAMETERS);
     plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO2, "fp32");
     m = predict(&plan, &eight_gpus);
-    assert_int_equal(states(&m), 11 * (PARAMETERS / 2));
+    assert_int_equal(states(&m), 11 * (PARAMETERS / 2) + 4 * (LAST_WHOLE - PARAMETERS / 8));
     plan = plan_of(&dtp_runtime_torch, DTP_FULL_SHARD, "fp32");
     m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 2 * PARAMETERS);
@@ -56,29 +61,49 @@ static void test_deepspeed_states(void **state)
     (void)state;
     struct dtp_plan plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO1, "bf16-mixed");
     struct dtp_memory m = predict(&plan, &eight_gpus);
-    uint64_t made = m.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_REDUCE]; /* on their way until the step has read them */
-    assert_int_equal(states(&m) + made, 11 * (PARAMETERS / 2));
+    /* no hook reduces: behind backward all gradients but those of the first bucket, embedding, a layer, of the next all
+     * but down, stand beside that and what is kept of them */
+    uint64_t made = m.phase_bytes[DTP_PHASE_LATE_BACKWARD][DTP_OWNER_REDUCE];
+    uint64_t moved = HEAD + LAYER + 4 * UINT64_C(16777216) + 2 * UINT64_C(45088768);
+    assert_int_equal(states(&m) + made, 11 * (PARAMETERS / 2) + 1000000000 + 2 * FIRST_WHOLE - 2 * moved);
     plan.strategy = DTP_ZERO2;
     m = predict(&plan, &eight_gpus);
-    assert_int_equal(states(&m), 15 * (PARAMETERS / 4));
+    assert_int_equal(states(&m), 15 * (PARAMETERS / 4) + 2 * (LAST_WHOLE - PARAMETERS / 8));
     plan.strategy = DTP_ZERO3;
     m = predict(&plan, &eight_gpus);
     assert_int_equal(states(&m), 2 * PARAMETERS);
-    /* a bucket of 5e8 elements and its flattened copy, with overlap_comm a second one */
+    /* a bucket of 5e8 elements and its flattened copy, with overlap_comm a second one. Of the first, what is kept is
+     * made when the copy has gone, so most stands at the second: behind head, norm, a layer and of the next down, gate,
+     * up and output come q, k, v, norms and two layers; down of the third, which stands while they are flattened, does
+     * not fit */
     plan.strategy = DTP_ZERO2;
     m = predict(&plan, &eight_gpus);
-    /* head and norm (131,076,096), a layer, of the next down, gate, up (45,088,768 each) and output (16,777,216) fit;
-     * its q, which stands while they are flattened, does not */
-    uint64_t flat = HEAD + 4096 + LAYER + 3 * 45088768 + 16777216, q = 16777216;
-    assert_true(flat <= 500000000 && flat + q > 500000000);
-    assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 1000000000 + 2 * (flat + q));
+    uint64_t flat = 3 * 16777216 + 8192 + 2 * LAYER, down = 45088768;
+    assert_true(flat <= 500000000 && flat + down > 500000000);
+    assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 1000000000 + 2 * (flat + down));
     plan.deepspeed.overlap_comm = true;
     m = predict(&plan, &eight_gpus);
-    assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 2000000000 + 2 * (flat + q));
-    /* the step turns its partition of the gradients into fp32 */
+    assert_int_equal(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE], 2000000000 + 2 * (flat + down));
+    /* the step flattens its partition of the gradients and turns it into fp32 */
     assert_int_equal(m.phase_bytes[DTP_PHASE_STEP][DTP_OWNER_WORKSPACE] -
                          m.phase_bytes[DTP_PHASE_LOSS][DTP_OWNER_WORKSPACE],
-                     4 * (PARAMETERS / 8));
+                     (2 + 4) * (PARAMETERS / 8));
+}
+
+/* A later micro-step reduces into what it keeps once more before that is added up. Of two ranks a bucket's gradients
+ * are all of one's part, but for one bucket in the middle of the net, and no copy of them is made: beside the bucket
+ * stand at most the gradients of a layer. */
+static void test_deepspeed_buckets(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = plan_of(&dtp_runtime_deepspeed, DTP_ZERO2, "bf16-mixed");
+    struct dtp_cluster two_gpus = eight_gpus;
+    plan.accumulate = 2;
+    assert_int_equal(predict(&plan, &eight_gpus).grads_bytes, 2 * 2 * LAST_WHOLE);
+    plan.accumulate = 1;
+    two_gpus.gpus = two_gpus.gpus_per_node = 2;
+    struct dtp_memory m = predict(&plan, &two_gpus);
+    assert_true(m.phase_bytes[DTP_PHASE_EARLY_BACKWARD][DTP_OWNER_REDUCE] <= 1000000000 + 2 * LAYER);
 }
 
 /* What deepspeed.initialize makes: an fp32 copy of the rank's part; under stage 3 also a bucket of 5e8 elements and a
@@ -485,6 +510,7 @@ int main(void)
                                        cmocka_unit_test(test_bf16_states),
                                        cmocka_unit_test(test_deepspeed_states),
                                        cmocka_unit_test(test_deepspeed_first_bytes),
+                                       cmocka_unit_test(test_deepspeed_buckets),
                                        cmocka_unit_test(test_megatron_states),
                                        cmocka_unit_test(test_transformer_engine),
                                        cmocka_unit_test(test_accumulated_gradients),

@@ -1,11 +1,16 @@
 /* DeepSpeed's ZeRO stages 1 and 2 (runtime/zero/stage_1_and_2.py): contiguous parameters, a bucket that gradients are
- * copied into as they appear, and an all-reduce of a flattened copy before a gradient that no longer fits. One that is
- * larger than reduce_bucket_size by itself stays where it is until then.
+ * copied into, and an all-reduce before a gradient that no longer fits, of a flattened copy where slices of several
+ * ranks are in the bucket (allreduce_bucket; a single tensor is a view of itself). Sums go back into the bucket, and
+ * when the copy is gone those of the rank's own parameters to where they rest: all that have a slice in its part, each
+ * whole (copy_grads_in_partition). One that is larger than reduce_bucket_size by itself stays where it is until then.
  *
- * A bucket is allocated for each backward that reduces, two with overlap_comm. Without overlap_comm reductions run on
- * the compute stream; with it on their own, and compute waits for the previous one at every new bucket. Stage 1 reduces
- * in the last micro-step and keeps every gradient; stage 2 reduces in each and keeps its partition. The step turns the
- * partition into fp32, updates, and gathers all parameters in one blocking operation.
+ * A bucket, two with overlap_comm, is allocated by the first gradient and stands until gradients have been reduced.
+ * Without overlap_comm reductions run on the compute stream; with it on their own, and compute waits for the previous
+ * one at every new bucket. Stage 1 keeps every gradient up to the last micro-step and reduces in that one; without
+ * overlap_comm it has no hook that does, and reduces behind backward from the first parameter on (reduce_gradients).
+ * Stage 2 reduces in each micro-step as gradients are made; from the second on what rests is made anew, added up and
+ * let go. The rank that is planned has its part in the first bucket. The step flattens the partition, turns it into
+ * fp32, updates, and gathers all parameters in one blocking operation.
  *
  * Experts are a group of parameters of their own (moe/utils.py, split_params_into_different_moe_groups_for_optimizer),
  * flattened, cut, updated and gathered apart from the rest, among the ranks that have the same ones. Their gradients go
@@ -17,6 +22,7 @@
 #include "runtime/deepspeed/lower_infinity.h"
 
 #include "base/bytes.h"
+#include "plan/rules.h"
 #include "plan/runtime_sizes.h"
 #include "runtime/deepspeed/deepspeed.h"
 
@@ -26,10 +32,11 @@
 enum { OF_ALL, OF_EXPERTS, FAMILIES };
 struct family {
     uint64_t elements, partition; /* that are trained: of the model; of this rank */
+    uint64_t resting;             /* of the parameters with a slice in the partition */
     uint64_t filled, reduced;     /* elements in the current bucket, in those before it */
     uint64_t ranks, shards;       /* that have them; that cut them */
     uint32_t group;
-    dtp_buffer_id grads; /* stage 2: the partition's */
+    dtp_buffer_id grads, again; /* what rests; of a later micro-step, before it is added to that */
 };
 
 struct dtp_lower_ipg {
@@ -61,6 +68,32 @@ static int family_of(const struct dtp_lowering *l, int part)
     return matrix && kind->matrix[part].expert ? OF_EXPERTS : OF_ALL;
 }
 
+/* No hook reduces. */
+static bool reduces_behind(const struct dtp_lowering *l)
+{
+    return dtp_plan_fills_buckets_behind(l->plan);
+}
+
+/* Elements of parameters of which a slice is in the rank's partition, each whole, from that end of the model at which
+ * gradients are reduced first. */
+static uint64_t resting_of(const struct dtp_lowering *l, uint64_t partition)
+{
+    uint64_t layers = l->role.fills ? l->role.fills->fills : l->transformer->layers, sum = 0;
+    bool first = reduces_behind(l);
+    int parts = first ? (int)DTP_ROOT_VECTORS : l->root.parts;
+    for (int part = first ? 0 : (int)DTP_ROOT_VECTORS; part < parts; part++)
+        sum += l->root.trained[part] ? l->root.elements[part] : 0;
+    for (uint64_t i = 0; i < layers && sum < partition; i++) {
+        const struct dtp_lower_module *block =
+            l->role.fills ? &l->block : dtp_lower_module_at(l, first ? i : layers - 1 - i);
+        for (int k = 0; k < block->parts && sum < partition; k++) {
+            int part = first ? k : block->parts - 1 - k;
+            sum += block->trained[part] ? block->elements[part] : 0;
+        }
+    }
+    return sum < partition ? partition : sum;
+}
+
 static void count_families(struct dtp_lowering *l, struct dtp_lower_ipg *ipg)
 {
     const struct dtp_lower_kind *experts = &l->kind[DTP_LAYER_EXPERTS];
@@ -73,14 +106,20 @@ static void count_families(struct dtp_lowering *l, struct dtp_lower_ipg *ipg)
         of_experts += experts->tensors.kind.matrix[i].expert ? experts->block.elements[i] : 0;
     if (l->transformer->experts)
         of_experts *= dtp_transformer_expert_layers(l->transformer, l->transformer->layers);
-    ipg->of[OF_ALL] = (struct family){
-        .elements = all - of_experts, .ranks = l->data_ranks, .shards = l->plan->shard_group, .grads = DTP_NO_BUFFER};
+    ipg->of[OF_ALL] = (struct family){.elements = all - of_experts,
+                                      .ranks = l->data_ranks,
+                                      .shards = l->plan->shard_group,
+                                      .grads = DTP_NO_BUFFER,
+                                      .again = DTP_NO_BUFFER};
     ipg->of[OF_EXPERTS] = (struct family){.elements = of_experts,
                                           .ranks = dtp_plan_expert_replicas(l->plan, l->cluster),
                                           .shards = dtp_plan_expert_shard_ranks(l->cluster, l->plan),
-                                          .grads = DTP_NO_BUFFER};
+                                          .grads = DTP_NO_BUFFER,
+                                          .again = DTP_NO_BUFFER};
     for (int i = 0; i < FAMILIES; i++)
-        ipg->of[i].partition = dtp_divide_up(ipg->of[i].elements, ipg->of[i].shards);
+        ipg->of[i].resting = ipg->of[i].partition = dtp_divide_up(ipg->of[i].elements, ipg->of[i].shards);
+    if (!l->transformer->experts && l->plan->offload == DTP_OFFLOAD_NONE)
+        ipg->of[OF_ALL].resting = resting_of(l, ipg->of[OF_ALL].partition);
 }
 
 /* Of the rank, in all families. */
@@ -94,13 +133,16 @@ static enum dtp_stream reduction_stream(const struct dtp_lowering *l)
     return l->plan->deepspeed.overlap_comm ? DTP_STREAM_REDUCE : DTP_STREAM_COMPUTE;
 }
 
-/* The partition's gradients, which the first reduction makes and the step lets go. */
+/* What gradients rest in, which the first reduction makes and the step lets go. */
 static void describe_bucket(struct dtp_lowering *l, struct dtp_live_bucket *out)
 {
     struct dtp_lower_ipg *ipg = ipg_of(l);
-    uint64_t kept = l->plan->strategy == DTP_ZERO2 ? l->bytes.grads * ipg->of[OF_ALL].partition : 0;
+    uint64_t kept = l->bytes.grads * ipg->of[OF_ALL].resting;
     *out = (struct dtp_live_bucket){.elements = ipg->bucket,
                                     .element_bytes = l->bytes.reduce,
+                                    .all_elements = ipg->of[OF_ALL].elements,
+                                    .part_elements = ipg->of[OF_ALL].partition,
+                                    .from_first = reduces_behind(l),
                                     .kept_bytes = (int64_t)kept,
                                     .pool = reduction_stream(l)};
     ipg->of[OF_ALL].grads = dtp_lower_buffer(l, "gradients of the partition", DTP_OWNER_GRADS, out->pool, kept, false);
@@ -158,10 +200,10 @@ static void open_buckets(struct dtp_lowering *l)
     ipg->current = 0;
 }
 
-/* Once a backward, before the first gradient. */
+/* Before the first gradient. */
 static void begin_backward(struct dtp_lowering *l)
 {
-    if (l->reduces)
+    if (ipg_of(l)->bucket_buffer[0].index == DTP_NO_INDEX)
         open_buckets(l);
 }
 
@@ -176,6 +218,30 @@ static void await(struct dtp_lowering *l)
     dtp_draft_end(l, &draft);
 }
 
+/* Where the current bucket's gradients lie: in it, or in the one that is too large for it. */
+static dtp_buffer_id source_of(const struct dtp_lower_ipg *ipg)
+{
+    return ipg->oversized.index != DTP_NO_INDEX ? ipg->oversized : ipg->bucket_buffer[ipg->current];
+}
+
+/* What is in the bucket is all of one rank's part, and reduced where it lies. */
+static bool of_one_rank(const struct dtp_lowering *l, const struct family *of)
+{
+    return dtp_live_bucket_in_one_part(of->elements, of->partition, of->reduced, of->filled, reduces_behind(l));
+}
+
+/* What reads the bucket where it lies waits for what filled it. */
+static void await_copies(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    if (reduction_stream(l) == DTP_STREAM_COMPUTE)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_MARK, "bucket filled");
+    draft.op.stream = reduction_stream(l);
+    dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
+    dtp_draft_end(l, &draft);
+}
+
 static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
 {
     struct dtp_draft draft;
@@ -183,40 +249,45 @@ static dtp_buffer_id flatten(struct dtp_lowering *l, uint64_t elements)
     draft.op.stream = reduction_stream(l);
     dtp_buffer_id flat =
         dtp_draft_new(l, &draft, "flattened bucket", DTP_OWNER_REDUCE, l->bytes.reduce * elements, DTP_WRITE);
-    if (ipg_of(l)->oversized.index != DTP_NO_INDEX)
-        dtp_draft_use(&draft, ipg_of(l)->oversized,
-                      ipg_of(l)->oversized_goes ? DTP_READ | DTP_FREE | DTP_DEFER : DTP_READ);
-    else
-        dtp_draft_use(&draft, ipg_of(l)->bucket_buffer[ipg_of(l)->current], DTP_READ);
-    ipg_of(l)->oversized = DTP_NO_BUFFER; /* one of either family alone */
+    dtp_draft_use(&draft, source_of(ipg_of(l)), DTP_READ);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
     dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.reduce * elements), 1);
     dtp_draft_end(l, &draft);
     return flat;
 }
 
-/* Own slices go where they rest; stage 1's gradients stand beside and take them. */
-static void keep_slices(struct dtp_lowering *l, struct family *of, dtp_buffer_id flat)
+/* The rank's own slices back into the bucket. */
+static void unflatten(struct dtp_lowering *l, const struct family *of, dtp_buffer_id flat)
 {
-    uint64_t ranks = of->shards, elements = of->filled;
     struct dtp_draft draft;
-    if (l->plan->offload != DTP_OFFLOAD_NONE) {
-        dtp_lower_host_gradients(l, reduction_stream(l), flat,
-                                 dtp_divide_up(of->reduced + elements, ranks) - dtp_divide_up(of->reduced, ranks));
-        dtp_draft_begin(l, &draft, DTP_OP_FREE, "flattened bucket");
-        draft.op.stream = reduction_stream(l);
-        dtp_draft_use(&draft, flat, DTP_FREE);
-        dtp_draft_end(l, &draft);
-        return;
-    }
     dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "slices of the partition");
     draft.op.stream = reduction_stream(l);
-    if (of->grads.index != DTP_NO_INDEX)
-        dtp_draft_use(&draft, of->grads, DTP_UPDATE);
-    else if (l->plan->strategy == DTP_ZERO2)
-        of->grads = dtp_draft_new(l, &draft, "gradients of the partition", DTP_OWNER_GRADS,
-                                  l->bytes.grads * of->partition, DTP_WRITE);
+    dtp_draft_use(&draft, source_of(ipg_of(l)), DTP_UPDATE);
     dtp_draft_use(&draft, flat, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, 2 * (double)(l->bytes.reduce * of->filled) / (double)of->shards, 1);
+    dtp_draft_end(l, &draft);
+}
+
+/* From the bucket to where they rest; in a later micro-step to what is added to that. */
+static void keep_slices(struct dtp_lowering *l, struct family *of)
+{
+    uint64_t ranks = of->shards, elements = of->filled;
+    if (l->plan->offload != DTP_OFFLOAD_NONE) {
+        dtp_lower_host_gradients(l, reduction_stream(l), source_of(ipg_of(l)),
+                                 dtp_divide_up(of->reduced + elements, ranks) - dtp_divide_up(of->reduced, ranks));
+        return;
+    }
+    bool later = l->plan->strategy == DTP_ZERO2 && l->micro_step > 0;
+    dtp_buffer_id *to = later ? &of->again : &of->grads;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "gradients of the partition");
+    draft.op.stream = reduction_stream(l);
+    if (to->index != DTP_NO_INDEX)
+        dtp_draft_use(&draft, *to, DTP_UPDATE);
+    else
+        *to = dtp_draft_new(l, &draft, "gradients of the partition", DTP_OWNER_GRADS, l->bytes.grads * of->resting,
+                            DTP_WRITE);
+    dtp_draft_use(&draft, source_of(ipg_of(l)), DTP_READ);
     dtp_draft_memory(l, &draft, (double)((l->bytes.grads + l->bytes.reduce) * elements) / (double)ranks, 1);
     dtp_draft_end(l, &draft);
 }
@@ -224,21 +295,39 @@ static void keep_slices(struct dtp_lowering *l, struct family *of, dtp_buffer_id
 static void reduce_family(struct dtp_lowering *l, struct family *of)
 {
     uint64_t before = of->reduced * l->bytes.reduce, bytes = of->filled * l->bytes.reduce;
-    dtp_buffer_id flat = flatten(l, of->filled);
+    bool lies = of_one_rank(l, of);
+    if (lies)
+        await_copies(l);
+    dtp_buffer_id sum = lies ? source_of(ipg_of(l)) : flatten(l, of->filled);
     if (of->ranks > 1) {
         struct dtp_draft draft;
         dtp_draft_begin(l, &draft, DTP_OP_ALL_REDUCE, "bucket");
         draft.op.stream = reduction_stream(l);
         draft.op.group = of->group;
-        dtp_draft_use(&draft, flat, DTP_UPDATE);
+        dtp_draft_use(&draft, sum, DTP_UPDATE);
         draft.op.demand.sent_bytes =
             2 * (double)(dtp_lower_ring(before + bytes, of->ranks) - dtp_lower_ring(before, of->ranks));
         draft.op.demand.bytes = (double)bytes;
         dtp_draft_end(l, &draft);
     }
-    keep_slices(l, of, flat);
+    if (!lies)
+        unflatten(l, of, sum);
+    keep_slices(l, of);
     of->reduced += of->filled;
     of->filled = 0;
+}
+
+static void free_oversized(struct dtp_lowering *l)
+{
+    struct dtp_lower_ipg *ipg = ipg_of(l);
+    if (ipg->oversized.index != DTP_NO_INDEX && ipg->oversized_goes) {
+        struct dtp_draft draft;
+        dtp_draft_begin(l, &draft, DTP_OP_FREE, "reduced gradient");
+        draft.op.stream = reduction_stream(l);
+        dtp_draft_use(&draft, ipg->oversized, DTP_FREE | DTP_DEFER);
+        dtp_draft_end(l, &draft);
+    }
+    ipg->oversized = DTP_NO_BUFFER;
 }
 
 static uint64_t filled(const struct dtp_lower_ipg *ipg)
@@ -255,6 +344,7 @@ static void reduce_bucket(struct dtp_lowering *l)
         if (of->filled)
             reduce_family(l, of);
     }
+    free_oversized(l); /* one of either family alone */
     ipg->current ^= l->plan->deepspeed.overlap_comm ? 1u : 0u;
 }
 
@@ -282,18 +372,19 @@ static void take_gradient(struct dtp_lowering *l, int part, dtp_buffer_id source
     dtp_draft_end(l, &draft);
 }
 
-/* Stage 1 keeps the tensor, of which earlier micro-steps' sums are one. Experts that are modules have a tensor each. */
+/* A gradient becomes a view of the bucket, and its own tensor goes; of one that is too large, when it is reduced (under
+ * stage 1 that of others' parameters stays to the end of backward, which is not modelled). Experts that are modules
+ * have a tensor each. */
 static void into_bucket(struct dtp_lowering *l, int part)
 {
     struct dtp_module_state *state = dtp_lower_state(l);
     const struct dtp_lower_module *module = l->layer == DTP_NO_LAYER ? &l->root : &l->block;
-    bool keeps = l->plan->strategy == DTP_ZERO1, apart = family_of(l, part) == OF_EXPERTS && l->matrix[part].apart;
-    dtp_buffer_id *source = keeps ? &state->kept[part] : &state->gradient[part];
-    uint64_t tensors = apart ? l->matrix[part].groups : 1;
+    bool kept = l->plan->strategy == DTP_ZERO1, apart = family_of(l, part) == OF_EXPERTS && l->matrix[part].apart;
+    dtp_buffer_id *source = kept ? &state->kept[part] : &state->gradient[part];
+    uint64_t tensors = apart ? l->matrix[part].groups : 1, elements = module->elements[part] / tensors;
     for (uint64_t i = 0; i < tensors; i++)
-        take_gradient(l, part, *source, module->elements[part] / tensors, !keeps && i == tensors - 1);
-    if (!keeps)
-        *source = DTP_NO_BUFFER;
+        take_gradient(l, part, *source, elements, i == tensors - 1);
+    *source = DTP_NO_BUFFER;
 }
 
 /* Stage 2 keeps its partition alone. */
@@ -301,13 +392,27 @@ static void gradient_made(struct dtp_lowering *l, int part)
 {
     if (l->plan->strategy != DTP_ZERO2)
         dtp_lower_keep_gradient(l, part);
-    if (l->plan->strategy == DTP_ZERO2 || l->reduces)
+    if (l->plan->strategy == DTP_ZERO2 || (l->reduces && !reduces_behind(l)))
         into_bucket(l, part);
 }
 
 static bool gradient_rests(const struct dtp_lowering *l)
 {
     return l->data_ranks == 1;
+}
+
+/* What a later micro-step reduced, to what rests (independent_gradient_partition_epilogue). */
+static void add_again(struct dtp_lowering *l, struct family *of)
+{
+    struct dtp_draft draft;
+    if (of->again.index == DTP_NO_INDEX)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_ACCUMULATE, "gradients of the partition");
+    dtp_draft_use(&draft, of->grads, DTP_UPDATE);
+    dtp_draft_use(&draft, of->again, DTP_READ | DTP_FREE | DTP_DEFER);
+    dtp_draft_memory(l, &draft, 3 * (double)(l->bytes.grads * of->resting), 1);
+    dtp_draft_end(l, &draft);
+    of->again = DTP_NO_BUFFER;
 }
 
 /* What is left, then the device is synchronised and the bucket goes. */
@@ -320,6 +425,10 @@ static void close_buckets(struct dtp_lowering *l)
         reduce_bucket(l);
     struct dtp_draft draft;
     await(l);
+    for (int i = 0; i < FAMILIES; i++) {
+        add_again(l, &ipg->of[i]);
+        ipg->of[i].reduced = 0;
+    }
     dtp_draft_begin(l, &draft, DTP_OP_FREE, "reduction bucket");
     for (int i = 0; i < 2; i++) {
         dtp_draft_use(&draft, ipg->bucket_buffer[i], DTP_FREE);
@@ -328,13 +437,7 @@ static void close_buckets(struct dtp_lowering *l)
     dtp_draft_end(l, &draft);
 }
 
-static void end_backward(struct dtp_lowering *l)
-{
-    if (l->reduces)
-        close_buckets(l);
-}
-
-/* ---- behind a pipeline ------------------------------------------------------------------------------------------- */
+/* ---- behind backward --------------------------------------------------------------------------------------------- */
 
 static void keep_gradient(struct dtp_lowering *l, int part)
 {
@@ -343,23 +446,37 @@ static void keep_gradient(struct dtp_lowering *l, int part)
 
 static void fill_from(struct dtp_lowering *l, uint64_t index, int first, int end)
 {
-    l->layer = index == l->transformer->layers ? DTP_NO_LAYER : (uint16_t)index;
+    dtp_lower_stand_at(l, index);
     for (int part = first; part < end; part++)
         if (l->state[index].kept[part].index != DTP_NO_INDEX)
             into_bucket(l, part);
     l->layer = DTP_NO_LAYER;
 }
 
-/* The pipeline engine makes its buckets when all passes are through, and fills them with the stage's parameters from
- * the first on (reduce_gradients). */
-static void reduce_behind(struct dtp_lowering *l)
+/* With the rank's parameters from the first on. */
+static void fill_buckets(struct dtp_lowering *l)
 {
     uint64_t layers = l->transformer->layers;
-    open_buckets(l);
     fill_from(l, layers, DTP_ROOT_EMBEDDING, DTP_ROOT_VECTORS);
     for (uint64_t layer = 0; layer < layers; layer++)
-        fill_from(l, layer, 0, l->block.parts);
+        fill_from(l, layer, 0, dtp_lower_module_at(l, layer)->parts);
     fill_from(l, layers, DTP_ROOT_VECTORS, l->root.parts);
+}
+
+static void end_backward(struct dtp_lowering *l)
+{
+    if (!l->reduces)
+        return;
+    if (reduces_behind(l))
+        fill_buckets(l);
+    close_buckets(l);
+}
+
+/* The pipeline engine makes its buckets when all passes are through. */
+static void reduce_behind(struct dtp_lowering *l)
+{
+    open_buckets(l);
+    fill_buckets(l);
     close_buckets(l);
 }
 
@@ -372,48 +489,33 @@ static dtp_buffer_id embedding_gradient(const struct dtp_lowering *l, uint64_t *
 
 /* ---- the step ---------------------------------------------------------------------------------------------------- */
 
-static void free_gradients(struct dtp_lowering *l)
-{
-    struct dtp_draft partition;
-    dtp_draft_begin(l, &partition, DTP_OP_FREE, "zero_grad");
-    for (int i = 0; i < FAMILIES; i++) {
-        dtp_draft_use(&partition, ipg_of(l)->of[i].grads, DTP_FREE);
-        ipg_of(l)->of[i].grads = DTP_NO_BUFFER;
-    }
-    if (partition.operand_count)
-        dtp_draft_end(l, &partition);
-    for (uint64_t i = 0; i <= l->transformer->layers; i++) {
-        struct dtp_draft draft;
-        dtp_draft_begin(l, &draft, DTP_OP_FREE, "zero_grad");
-        for (int part = 0; part < DTP_MAX_PARTS; part++) {
-            dtp_draft_use(&draft, l->state[i].kept[part], DTP_FREE);
-            l->state[i].kept[part] = DTP_NO_BUFFER;
-        }
-        if (draft.operand_count)
-            dtp_draft_end(l, &draft);
-    }
-}
-
-/* Group after group: its gradients in fp32 are gone before the next one's are made. */
-static void device_update(struct dtp_lowering *l, const struct family *of)
+/* Group after group: its gradients are flattened and cast to fp32, go, and so has that when the next one's are made. */
+static void device_update(struct dtp_lowering *l, struct family *of)
 {
     struct dtp_module_state *all = whole(l);
-    bool casts = l->bytes.grads < 4;
+    uint64_t narrow = l->bytes.grads * of->partition;
     struct dtp_draft draft;
-    dtp_buffer_id wide = of->grads;
-    if (casts) {
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "flattened gradients");
+    dtp_buffer_id flat = dtp_draft_new(l, &draft, "flattened gradients", DTP_OWNER_WORKSPACE, narrow, DTP_WRITE);
+    dtp_draft_use(&draft, of->grads, DTP_READ);
+    dtp_draft_memory(l, &draft, 2 * (double)narrow, 1);
+    dtp_draft_end(l, &draft);
+    dtp_buffer_id wide = flat;
+    if (l->bytes.grads < 4) {
         dtp_draft_begin(l, &draft, DTP_OP_CAST, "gradients of the partition");
         wide = dtp_draft_new(l, &draft, "gradients in fp32", DTP_OWNER_WORKSPACE, 4 * of->partition, DTP_WRITE);
-        dtp_draft_use(&draft, of->grads, DTP_READ);
+        dtp_draft_use(&draft, flat, DTP_READ | DTP_FREE);
         dtp_draft_memory(l, &draft, (double)((l->bytes.grads + 4) * of->partition), 1);
         dtp_draft_end(l, &draft);
     }
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradients of the partition");
+    dtp_draft_use(&draft, of->grads, DTP_FREE);
+    dtp_draft_end(l, &draft);
+    of->grads = DTP_NO_BUFFER;
     dtp_lower_update(l, all->params, all->moments, &wide, 1, of->partition);
-    if (casts) {
-        dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradients in fp32");
-        dtp_draft_use(&draft, wide, DTP_FREE);
-        dtp_draft_end(l, &draft);
-    }
+    dtp_draft_begin(l, &draft, DTP_OP_FREE, "gradients in fp32");
+    dtp_draft_use(&draft, wide, DTP_FREE);
+    dtp_draft_end(l, &draft);
 }
 
 static void gather_weights(struct dtp_lowering *l, const struct family *of)
@@ -437,7 +539,6 @@ static void step(struct dtp_lowering *l)
     for (int i = 0; i < FAMILIES && l->plan->offload == DTP_OFFLOAD_NONE; i++)
         if (ipg->of[i].elements)
             device_update(l, &ipg->of[i]);
-    free_gradients(l);
     for (int i = 0; i < FAMILIES; i++)
         if (ipg->of[i].elements)
             gather_weights(l, &ipg->of[i]);
