@@ -11,38 +11,10 @@
  * tensor the elements, its gradient on its way to the host. A rank's gradients, where it has whole ones too. */
 struct replicated {
     uint64_t kept_casts, kept, casts, head_cast, buckets, made, element_bytes, last_bytes;
-    uint64_t head_gradient, waiting, largest, carried, shard, beside, workspace; /* it stands from backward on */
-    uint64_t others; /* rows of the table that other ranks have, whose gradient this one makes as well */
-    bool counted;    /* buckets of so many elements, flattened into a copy to be reduced */
-    bool behind;     /* of these, filled when backward is through */
+    uint64_t head_gradient, waiting, largest, carried, part, shard, beside, workspace; /* it stands from backward on */
+    uint64_t others;      /* rows of the table that other ranks have, whose gradient this one makes as well */
+    bool counted, behind; /* buckets of so many elements, flattened into a copy to be reduced; when all are made */
 };
-
-static uint64_t part_of(const struct dtp_bound *b)
-{
-    return dtp_divide_up(b->trained->total, b->trained->ranks);
-}
-
-/* Elements of a rank's gradients as DeepSpeed keeps them: of all parameters that have a slice in its part, each whole,
- * from the end that is reduced first. */
-static uint64_t resting(const struct dtp_bound *b, bool first)
-{
-    const struct dtp_units *t = b->trained;
-    const uint64_t layer = b->layer_trained[0], vectors = t->total - b->layers * t->layer - t->embedding - t->position;
-    const uint64_t part = part_of(b);
-    uint64_t sum = first ? t->embedding + t->position : vectors, matrices = 0, whole = 0;
-    if (b->transformer->experts)
-        return part;
-    if (sum < part && layer)
-        whole = smaller(b->layers, (part - sum) / layer);
-    sum += whole * layer;
-    for (int i = 0; i < b->matrices[0]; i++)
-        matrices += b->matrix[0][i].trained;
-    if (!first && whole < b->layers && sum < part) /* norms come first */
-        sum += layer - smaller(layer, matrices);
-    for (int i = 0; i < b->matrices[0] && whole < b->layers && sum < part; i++)
-        sum += b->matrix[0][first ? i : b->matrices[0] - 1 - i].trained;
-    return larger(sum, part);
-}
 
 /* Gradients at rest when `done` of the micro-step's have been made, in backward with its workspace. */
 static uint64_t gradients(const struct dtp_bound *b, const struct replicated *r, uint64_t done, bool backward)
@@ -85,11 +57,14 @@ static struct replicated replicated_of(const struct dtp_bound *b)
     struct replicated r = {.counted = runtime->counts_elements && !behind,
                            .shard = g * b->partition,
                            .behind = dtp_plan_fills_buckets_behind(plan),
+                           .part = dtp_divide_up(t->total, t->ranks),
                            .made = dtp_plan_sums_gradients(plan) ? b->bytes.params : g,
                            .largest = larger(larger(t->largest, t->embedding), t->position),
                            .workspace = runtime->passing_workspace ? dtp_plan_cublas_workspace(&b->cluster->gpu) : 0};
     if (r.counted)
-        r.shard = g * resting(b, r.behind);
+        r.shard = g * (b->transformer->experts
+                           ? r.part
+                           : dtp_bucket_kept(t, b->layer_trained[0], b->matrix[0], b->matrices[0], r.part, r.behind));
     r.others = dtp_bound_others_rows(b);
     r.beside = runtime->adds_before_shards && dtp_plan_shards_grads(plan) && t->ranks > 1 ? r.shard : 0;
     if (autocast) {
@@ -124,40 +99,27 @@ static void block(struct dtp_bound *b, const struct replicated *r, uint64_t belo
     b->block_bytes = larger(b->block_bytes, b->rest_bytes + bytes); /* which the reduction of any bucket may meet */
 }
 
-/* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit, where it has
- * slices of several ranks; then what it keeps of the first bucket is made, in a later micro-step once more. To the host
- * slices go in fp32. A gradient is made beside so many bytes of activations. */
+/* DeepSpeed flattens a full bucket, or the tensor that is one, beside the gradient that did not fit, where it is of
+ * several ranks; then what it keeps of the first one is made, in a later micro-step once more. To the host slices go in
+ * fp32. A gradient is made beside so many bytes of activations. */
 static void made(struct dtp_bound *b, const struct replicated *r, struct dtp_reduced_bucket *w, uint64_t elements,
                  uint64_t bytes, uint64_t below)
 {
-    const struct dtp_plan *plan = b->plan;
     const uint64_t g = b->bytes.grads, slices = dtp_divide_up(w->filled, b->units->ranks), total = b->trained->total;
     if (!elements && bytes) /* none; without any, behind the last */
         return;
-    const bool shards = dtp_plan_shards_grads(plan), on_host = plan->offload != DTP_OFFLOAD_NONE,
-               closes = dtp_bucket_closes(w, elements), first = w->done == w->filled, several = plan->accumulate > 1,
-               one = closes && (total - w->done) / part_of(b) == (total - w->done + w->filled - 1) / part_of(b);
-    const uint64_t beside = r->buckets + r->carried + g * w->whole + bytes + (bytes ? r->waiting : 0) +
-                            (several && !shards ? g * (total - smaller(w->done + w->next, total)) : 0),
-                   before = on_host ? 0 : ((several && shards ? 1u : 0u) + (first ? 0u : 1u)) * r->shard,
-                   after = on_host ? 0 : (several && shards ? 2 : 1) * r->shard;
-    if (closes) {
-        dtp_bound_keep(b, beside + before + (one ? 0 : b->bytes.reduce * w->filled));
-        dtp_bound_keep(b, beside + after + (on_host && g < 4 ? 4 * slices : 0));
-    }
+    const bool on_host = b->plan->offload != DTP_OFFLOAD_NONE, shards = dtp_plan_shards_grads(b->plan),
+               several = b->plan->accumulate > 1, closes = dtp_bucket_closes(w, elements), first = w->done == w->filled;
+    const uint64_t left = several && !shards ? g * (total - smaller(w->done + w->next, total)) : 0,
+                   kept = on_host ? 0 : r->shard, again = several && shards ? kept : 0,
+                   flat = dtp_bucket_in_one_part(w, total, r->part) ? 0 : b->bytes.reduce * w->filled,
+                   after = kept + (on_host && g < 4 ? 4 * slices : 0);
+    if (closes)
+        dtp_bound_keep(b, r->buckets + r->carried + g * w->whole + bytes + (bytes ? r->waiting : 0) + left + again +
+                              larger(flat + (first ? 0 : kept), after));
     if (closes && first && below < b->layers)
         block(b, r, below, total);
     dtp_bucket_take(w, elements, closes);
-}
-
-/* When backward is through: buckets stand beside all gradients, a tensor that is larger is flattened, and what is kept
- * of the first bucket is made when its gradients' own tensors have gone. */
-static void fill_behind(struct dtp_bound *b, const struct replicated *r)
-{
-    const uint64_t g = b->bytes.grads, room = b->plan->deepspeed.reduce_bucket_size, total = b->trained->total,
-                   moved = g * smaller(room, total), shard = b->plan->offload == DTP_OFFLOAD_NONE ? r->shard : 0,
-                   whole = r->largest > room ? b->bytes.reduce * r->largest : 0;
-    dtp_bound_keep(b, gradients(b, r, total, true) + r->buckets + larger(whole, shard - smaller(shard, moved)));
 }
 
 /* All gradients in the order of backward; of a block from its last matrix on, as one where it closes no bucket. */
@@ -220,31 +182,30 @@ void dtp_bound_replicated(struct dtp_bound *b)
         b->block_bytes = 0, block(b, &r, b->layers - 1 - gone, t->head + gone * t->layer);
     }
     block(b, &r, 0, t->head + (b->layers - 1) * t->layer);
-    if (r.counted && r.behind)
-        fill_behind(b, &r);
-    else if (r.counted)
+    if (r.counted && !r.behind)
         fill_buckets(b, &r);
-    /* DeepSpeed, behind backward: all sums on the wire; behind a pipeline a bucket */
-    const uint64_t bucket = plan->deepspeed.reduce_bucket_size, reduce = b->bytes.reduce;
-    if (sums && b->cluster->gpus > 1 && reduce != b->bytes.grads)
+    /* DeepSpeed, behind backward: all sums on the wire; a bucket beside all gradients, and a flattened one that is too
+     * large, or what is kept of the first when its own tensors have gone */
+    const uint64_t room = plan->deepspeed.reduce_bucket_size, reduce = b->bytes.reduce, g = b->bytes.grads;
+    const bool flattens = plan->runtime->counts_elements && !sums && plan->offload == DTP_OFFLOAD_NONE;
+    if (sums && b->cluster->gpus > 1 && reduce != g)
         dtp_bound_keep(b, end + reduce * t->total);
-    else if (!sums && plan->deepspeed.pipeline)
-        dtp_bound_keep(b, end + reduce * (bucket + smaller(larger(bucket, r.largest), t->total)));
+    else if (!sums && r.behind)
+        dtp_bound_keep(b, end + reduce * room +
+                              larger(r.largest > room ? reduce * r.largest : 0,
+                                     flattens ? r.shard - smaller(r.shard, g * smaller(room, t->total)) : 0));
     b->first_bytes = gradients(b, &r, t->head, true) + r.kept + dtp_bound_saved(b, b->layers) + stream;
     const bool before = plan->ddp_bucket_view && plan->accumulate > 1 && !plan->accumulate_sync; /* the table's sum */
     b->positions_bytes = end + r.waiting + stream + (before ? b->bytes.grads * t->embedding : 0);
     b->gradients_bytes = end;
     const uint64_t after = summed ? begin : end, rest = r.beside ? r.beside : after;
-    const bool flattens = plan->runtime->counts_elements && !sums && plan->offload == DTP_OFFLOAD_NONE,
-               copies = summed && plan->strategy == DTP_ZERO1; /* of gathered weights */
+    const bool copies = summed && plan->strategy == DTP_ZERO1; /* of gathered weights */
     if (!flattens || r.behind)
         dtp_bound_hold(b, rest - r.carried);
-    const uint64_t scratch = dtp_optimizer_scratch_bytes(b->transformer, plan, b->partition), g = b->bytes.grads;
-    if (flattens) { /* its part is flattened and cast, then updated in fp32 without what it was made of */
-        dtp_bound_keep(b, g * (resting(b, r.behind) + b->partition) + (g < 4 ? 4 * b->partition : 0));
-        dtp_bound_keep(b, 4 * b->partition + scratch);
-        return;
-    }
-    dtp_bound_keep(b,
-                   rest + (r.others ? g * t->embedding : 0) + (copies ? 2 * b->bytes.params * t->total : 0) + scratch);
+    const uint64_t scratch = dtp_optimizer_scratch_bytes(b->transformer, plan, b->partition);
+    if (flattens) /* its part is flattened and cast, then updated in fp32 without what it was made of */
+        dtp_bound_keep(b, larger(r.shard + (g < 4 ? g + 4 : g) * b->partition, 4 * b->partition + scratch));
+    else
+        dtp_bound_keep(b, rest + (r.others ? g * t->embedding : 0) + (copies ? 2 * b->bytes.params * t->total : 0) +
+                              scratch);
 }
