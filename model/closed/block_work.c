@@ -178,9 +178,13 @@ static double qk_norm_bytes(const struct dtp_counted *c)
 static struct dtp_moved eager_rotary(const struct dtp_counted *c)
 {
     double forward = c->plan->rope_fp32 ? 48 : 10 * c->r, backward = c->plan->rope_fp32 ? 52 : 10 * c->r;
-    double turned = c->block->rotary ? c->q + c->kv : 0, norm = qk_norm_bytes(c);
+    double turned = c->block->rotary ? c->q + c->kv : 0, norm = qk_norm_bytes(c), norm_back = 2.5 * norm;
     double casts = c->r > c->w ? (c->r + c->w) * (c->q + 2 * c->kv) : 0;
-    return (struct dtp_moved){forward * turned + norm + casts, backward * turned + 2.5 * norm + casts};
+    if (dtp_plan_chains_qk_norms(c->transformer, c->plan)) {
+        struct dtp_norm_chain chain = dtp_norm_chain_of(c->plan, !c->block->adapted);
+        norm = chain.forward * (c->q + c->kv), norm_back = chain.backward * (c->q + c->kv);
+    }
+    return (struct dtp_moved){forward * turned + norm + casts, backward * turned + norm_back + casts};
 }
 
 /* Of the stream: its gradient is made (3 p), the weight's beside it (2 p), and added to the stream's (3 p); what is
@@ -369,6 +373,9 @@ static void count_launches(const struct dtp_counted *c, bool biased, struct dtp_
         double norms = c->block->parallel == DTP_PARALLEL_ONE_NORM ? 1 : 2;
         work->forward_kernels += norms * (chain.forward_kernels - 1);
         work->backward_kernels += norms * (chain.backward_kernels - 2);
+        double heads = dtp_plan_chains_qk_norms(c->transformer, c->plan) ? 2 : 0;
+        work->forward_kernels += heads * chain.forward_kernels;
+        work->backward_kernels += heads * chain.backward_kernels;
     }
     if (c->r > c->w) /* casts of q, k and v, of their gradients, of what sums hand to branches */
         work->forward_kernels += 3, work->backward_kernels += 3 + 2;

@@ -26,6 +26,8 @@ static enum dtp_status read_fsdp(struct dtp_reading *r, const char *fsdp, bool b
     bool offload = is(fsdp, "offload"), first = is(dtp_fact(r, "fsdp_version"), "1");
     enum dtp_status worst = dtp_make_key(r, "strategy", offload ? "full_shard" : fsdp, "fsdp");
     worst = dtp_worse(worst, dtp_make_key(r, "fsdp1", first ? "true" : "false", first ? "fsdp_version" : "fsdp"));
+    if (!first && !offload) /* what Accelerate prepares keeps its root gathered (reports/h200/library_runs.md) */
+        worst = dtp_worse(worst, dtp_make_key(r, "keep_root", "true", NULL));
     if (offload)
         worst = dtp_worse(worst, dtp_make_key(r, "offload", "params", "fsdp"));
     return bf16 ? dtp_worse(worst, dtp_make_key(r, "reduce_dtype", "bf16", "bf16")) : worst;

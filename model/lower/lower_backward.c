@@ -399,7 +399,9 @@ static void rotary(struct dtp_block_backward *b)
     dtp_backward_widen_heads(b);
     double width = (double)(l->d_q + l->d_kv), all = (double)(l->d_q + 2 * l->d_kv), c = (double)l->results;
     double rope = !l->rope ? 0 : l->fused ? 2 * c * all : (l->plan->rope_fp32 ? 52 : 10 * c) * width;
-    double norms = t->qk_norm ? 2.5 * 2 * c * width : 0;
+    const bool chained = dtp_plan_chains_qk_norms(t, l->plan);
+    const struct dtp_norm_chain chain = dtp_norm_chain_of(l->plan, !l->adapts);
+    double norms = chained ? chain.backward * width : t->qk_norm ? 2.5 * 2 * c * width : 0;
     uint64_t q = dtp_backward_token_bytes(l, l->results * l->d_q);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY_BACKWARD, "");
@@ -411,9 +413,13 @@ static void rotary(struct dtp_block_backward *b)
     dtp_backward_consume(b, &draft, DTP_TENSOR_K_RAW, DTP_READ | DTP_FREE);
     if (t->qk_norm)
         dtp_backward_consume(b, &draft, DTP_TENSOR_QKV, DTP_READ | DTP_FREE);
-    uint32_t kernels = l->fused || !l->rope ? 1 : l->plan->rope_fp32 ? 24 : 12;
-    dtp_draft_pass(l, &draft, dtp_backward_per_token(l, rope + norms),
-                   dtp_backward_per_token(l, dtp_plan_turned_elements(t, l->plan) * width), kernels);
+    uint32_t kernels = (l->fused || !l->rope ? 1
+                        : l->plan->rope_fp32 ? 24
+                                             : 12) +
+                       (chained ? 2 * chain.backward_kernels : 0);
+    double elements = dtp_plan_turned_elements(t, l->plan) + (chained ? chain.backward_elements : 0);
+    dtp_draft_pass(l, &draft, dtp_backward_per_token(l, rope + norms), dtp_backward_per_token(l, elements * width),
+                   kernels);
     if (dtp_lower_rotates_rows(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     if (dtp_plan_turns_eagerly(l->plan, &l->tensors.kind)) {

@@ -349,7 +349,9 @@ static void rotary(const struct pass *pass)
     }
     double width = (double)(l->d_q + l->d_kv), c = (double)l->results;
     double rope = !l->rope ? 0 : l->fused ? 2 * c : l->plan->rope_fp32 ? 48 : 10 * c;
-    double norms = l->transformer->qk_norm ? 2 * c : 0;
+    const bool chained = dtp_plan_chains_qk_norms(l->transformer, l->plan);
+    const struct dtp_norm_chain chain = dtp_norm_chain_of(l->plan, !l->adapts);
+    double norms = chained ? chain.forward : l->transformer->qk_norm ? 2 * c : 0;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY, "");
     if (exists(pass, DTP_TENSOR_QKV))
@@ -361,9 +363,12 @@ static void rotary(const struct pass *pass)
     dtp_lower_rotary_tensors(l, &draft, rotary_workspace(l));
     read(pass, &draft, DTP_TENSOR_Q_RAW, true);
     read(pass, &draft, DTP_TENSOR_K_RAW, true);
-    uint32_t kernels = !l->rope || l->fused ? 1 : l->plan->rope_fp32 ? 20 : 10;
-    dtp_draft_pass(l, &draft, per_token(l, (rope + norms) * width),
-                   per_token(l, dtp_plan_turned_elements(l->transformer, l->plan) * width), kernels);
+    uint32_t kernels = (!l->rope || l->fused ? 1
+                        : l->plan->rope_fp32 ? 20
+                                             : 10) +
+                       (chained ? 2 * chain.forward_kernels : 0);
+    double elements = dtp_plan_turned_elements(l->transformer, l->plan) + (chained ? chain.forward_elements : 0);
+    dtp_draft_pass(l, &draft, per_token(l, (rope + norms) * width), per_token(l, elements * width), kernels);
     if (dtp_lower_rotates_rows(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     if (dtp_plan_turns_eagerly(l->plan, &l->tensors.kind)) {

@@ -109,10 +109,11 @@ struct dtp_layer_kind {
     /* Of the runtime, under autocast: results of experts are multiplied by their weights in 16 bits, where rows are put
      * back in order; and norms of heads, whose weights are fp32 and heads are not, are composites of eager operators
      * (rms_norm_composite of aten's layer_norm.cpp), which keep the heads in fp32, before and after. */
-    bool narrows_sums, widens_heads;
-    bool narrows;     /* of the runtime: matmuls read a cast of the residual stream, where no norm stands between */
-    bool clamps;      /* the activation clamps gate and up: eagerly seven operations */
-    bool dropout;     /* of the runtime: what branches return goes through dropout on its way to the stream */
+    bool narrows_sums;
+    uint64_t qk_copied; /* fp32 numbers that norms of q and k keep of a token beside their statistics */
+    bool narrows;       /* of the runtime: matmuls read a cast of the residual stream, where no norm stands between */
+    bool clamps;        /* the activation clamps gate and up: eagerly seven operations */
+    bool dropout;       /* of the runtime: what branches return goes through dropout on its way to the stream */
     bool squares;     /* the activation is a square of ReLU: eagerly two operations, the second of the first's result */
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
     bool norm_bias, qkv_bias, output_bias, mlp_bias;
@@ -137,7 +138,7 @@ static inline uint64_t dtp_layer_wide_results(const struct dtp_layer_kind *kind)
 static inline uint64_t dtp_layer_qk_norm_kept(const struct dtp_layer_kind *kind)
 {
     const uint64_t norms = kind->qk_norm_wide ? 2 : kind->heads + kind->kv_heads;
-    return kind->qk_norm_statistics * norms + (kind->widens_heads ? 2 * (kind->d_q + kind->d_kv) : 0);
+    return kind->qk_norm_statistics * norms + kind->qk_copied;
 }
 /* Whether the activation that makes `products` is one kernel where others are eager: AutoEP's, of its experts. */
 static inline bool dtp_layer_activates_in_one(const struct dtp_layer_kind *kind, uint64_t products)

@@ -32,7 +32,8 @@ bool dtp_plan_widens_adapters(const struct dtp_plan *plan)
 
 bool dtp_plan_recasts_adapters(const struct dtp_plan *plan)
 {
-    return dtp_plan_casts_to_adapters(plan) && plan->precision.autocast && plan->adapters.base == DTP_BASE_NONE;
+    return dtp_plan_casts_to_adapters(plan) && plan->precision.autocast && plan->adapters.base == DTP_BASE_NONE &&
+           !dtp_plan_shards_params(plan);
 }
 
 bool dtp_plan_widens_norms(const struct dtp_plan *plan)

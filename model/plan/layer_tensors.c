@@ -291,6 +291,22 @@ static void count_chains(struct dtp_layer_tensors *out, const struct dtp_plan *p
             out->bytes[dtp_layer_first(dtp_layer_wide_of(dtp_layer_first(out->op[i].makes)))] = bytes;
 }
 
+/* Of a token, in numbers of fp32, what eager norms of queries and keys keep for backward beside what they read: under
+ * autocast a cast and a result, each of 4 bytes; of a chain the fp32 copy in its place, with the normed rows where its
+ * weight is trained. */
+static uint64_t qk_copied(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                          const struct dtp_layer_tensors *out)
+{
+    uint64_t width = out->kind.d_q + out->kind.d_kv;
+    if (!out->kind.qk_norm || out->fused)
+        return 0;
+    if (dtp_plan_autocast(plan))
+        return 2 * width;
+    if (!dtp_plan_chains_qk_norms(transformer, plan))
+        return 0;
+    return (dtp_norm_chain_of(plan, !out->kind.adapted).saved - dtp_plan_compute_bytes(plan)) * width / 4;
+}
+
 /* Values become a tensor apart from the matmul's result. */
 static bool repacks_heads(const struct dtp_layer_tensors *out, const struct dtp_context *context,
                           const struct dtp_plan *plan)
@@ -534,7 +550,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     dtp_plan_adapt_kind(plan, &out->kind);
     out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
     out->kind.narrows_sums = dtp_plan_autocast(plan);
-    out->kind.widens_heads = dtp_plan_autocast(plan) && !out->fused && out->kind.qk_norm;
+    out->kind.qk_copied = qk_copied(transformer, plan, out);
     out->kind.weighs_rows = plan->runtime->weighs_rows;
     dtp_plan_call_experts(plan, &out->kind);
     out->kind.sinks_inside = plan->runtime->sinks_in_kernel;

@@ -6,6 +6,11 @@ bool dtp_plan_chains_norms(const struct dtp_transformer *transformer, const stru
     return written && !dtp_plan_fuses(plan) && transformer->norm == DTP_RMS_NORM && !transformer->norm_without_weight;
 }
 
+bool dtp_plan_chains_qk_norms(const struct dtp_transformer *transformer, const struct dtp_plan *plan)
+{
+    return transformer->qk_norm && !transformer->qk_layer_norm && dtp_plan_chains_norms(transformer, plan);
+}
+
 /* c bytes of the compute dtype. Forward, of a 16-bit stream: cast c + 4, square 4 + 4, mean 4, product with rsqrt 4 +
  * 4, cast 4 + c, product with the weight c + c. Backward: of the weight's product c + c, cast c + 4, of the product g r
  * 4 + 4 and g x 4 + 4 + 4, whose sum over a row is read 4; the mean's gradient spread over it 4, of the square x 4 + 4,

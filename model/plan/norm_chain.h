@@ -11,6 +11,9 @@
 /* The plan's norms are such chains: RMSNorm, and neither compiled nor replaced by one kernel. */
 bool dtp_plan_chains_norms(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
+/* So are the norms of queries and keys. */
+bool dtp_plan_chains_qk_norms(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
+
 /* Of an element of what is normed: bytes that its kernels read and write, without casts that linears behind it make
  * under autocast and without the sum of its gradient and the stream's; how many kernels they are; and bytes that stay
  * for backward beside the norm's input. `trained`: its weight. */

@@ -116,7 +116,7 @@
 /* Release 5: AdamW fused, FSDP2, weights in the checkpoint's format, PyTorch's SDPA. */
 #define TRAINER_5_RULES                                                                                                \
     .runtime = "peft", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                              \
-    .selective = DTP_SELECTIVE_ATTENTION, .names_fsdp = true, .notes_settings = true
+    .selective = DTP_SELECTIVE_ATTENTION, .names_fsdp = true, .keeps_root = true, .notes_settings = true
 #define PEFT_RULES .runtime = "peft", TRAINER_RULES
 /* Qwen's finetune.py (QwenLM/Qwen), with peft of 2023, whose adapters are as wide as the matrix beside them
  * (LoraLayer.update_layer before autocast_adapter_dtype of release 0.11): lora_dropout of its LoraArguments; neither it
