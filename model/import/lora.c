@@ -139,7 +139,8 @@ enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapte
     if (!dtp_fact(r, "lora_r") && !defaults->rank)
         return dtp_refuse_fact(r, "adapter", "has no rank; write lora_r");
     enum dtp_status worst = make(r, "lora", "lora_r", defaults->rank);
-    if (!dtp_is_said(r, "runtime"))
+    const bool engine = dtp_reads_beside(r, "deepspeed"); /* which casts the whole model, adapters too */
+    if (!dtp_is_said(r, "runtime") && !engine)
         worst = dtp_worse(worst, dtp_make_key(r, "runtime", "peft", "adapter"));
     if (defaults->linear && is(r, "lora_linear", "true"))
         worst = dtp_worse(worst, dtp_make_key(r, "lora_targets", "all", "lora_linear"));
@@ -151,7 +152,8 @@ enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapte
     worst = dtp_worse(worst, make(r, "lora_dropout", "lora_dropout", defaults->dropout));
     if (is(r, "dora", "true"))
         worst = dtp_worse(worst, dtp_make_key(r, "dora", "true", "dora"));
-    worst = dtp_worse(worst, dtp_make_key(r, "lora_dtype", "fp32", NULL)); /* autocast_adapter_dtype */
+    if (!engine)
+        worst = dtp_worse(worst, dtp_make_key(r, "lora_dtype", "fp32", NULL)); /* autocast_adapter_dtype */
     return defaults->alone ? worst : dtp_worse(worst, make_base(r, defaults));
 }
 

@@ -121,12 +121,18 @@ static enum dtp_status read_projection(struct dtp_reading *r, const char *optim,
     return dtp_worse(worst, dtp_make_key(r, "projection_rank", rank, given ? "optim_args" : "optim"));
 }
 
+/* By this file, by peft's beside it, or by the line. */
+static bool trains_adapters(const struct dtp_reading *r)
+{
+    return dtp_adapter_fact(r) || dtp_reads_beside(r, "peft") || dtp_is_said(r, "lora");
+}
+
 /* Trainer runs the models of Transformers' modeling files; what torch.compile makes of their layers is near to what it
  * makes of any. */
 static enum dtp_status read_layers(struct dtp_reading *r)
 {
-    if (dtp_reads_beside(r, "deepspeed"))
-        return dtp_make_key(r, "transformers_layers", "true", NULL);
+    if (dtp_reads_beside(r, "deepspeed")) /* with adapters it has no others */
+        return trains_adapters(r) ? DTP_OK : dtp_make_key(r, "transformers_layers", "true", NULL);
     return is(dtp_fact(r, "compiled"), "true") ? DTP_OK : dtp_make_key(r, "runtime", "peft", NULL);
 }
 
@@ -137,7 +143,7 @@ static const char *precision_of(const struct dtp_reading *r, bool sharded)
 {
     const char *weights = dtp_fact(r, "weights");
     bool bf16 = is(dtp_fact(r, "bf16"), "true"), wide = is(weights, "fp32");
-    bool adapters = dtp_adapter_fact(r) || dtp_reads_beside(r, "peft") || dtp_is_said(r, "lora");
+    bool adapters = trains_adapters(r);
     bool told = dtp_reads_beside(r, "deepspeed") || dtp_reads_beside(r, "accelerate");
     if (is(dtp_fact(r, "fp16"), "true"))
         return "fp16-mixed";

@@ -130,6 +130,10 @@
 #define DEEPSPEED_RULES                                                                                                \
     .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash2",                              \
     .selective = DTP_SELECTIVE_ATTENTION
+/* Release 0.19, whose models attend by PyTorch's SDPA. */
+#define DEEPSPEED_LATER                                                                                                \
+    .runtime = "deepspeed", .optimizer = "adamw", .loss = "eager", .attention = "flash",                               \
+    .selective = DTP_SELECTIVE_ATTENTION
 /* Where the fork says that ZeRO shards, DeepSpeed's engines train Megatron's layers. A pipeline in
  * bf16 was its BF16_Optimizer's from the first (deepspeed#1801, 2022). */
 #define MEGATRON_DEEPSPEED_RULES                                                                                       \
@@ -200,15 +204,8 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "InternEvo", MEGATRON_RULES, .loss = "fused", .attention = "flash2"},
     /* models of Transformers, which their authors' loops train, too: norms, RoPE and the loss are chains */
     {.word = "ZeRO-3 (transformers)", DEEPSPEED_RULES, .single = "zero1"},
-    {.word = "DeepSpeed 0.19",
-     .runtime = "deepspeed",
-     .optimizer = "adamw",
-     .loss = "eager",
-     .attention = "flash",
-     .selective = DTP_SELECTIVE_ATTENTION,
-     .fused_matmuls = true,
-     .rope_fp32 = true,
-     .notes_settings = true},
+    {.word = "Trainer DeepSpeed 0.19", DEEPSPEED_LATER, .notes_settings = true},
+    {.word = "DeepSpeed 0.19", DEEPSPEED_LATER, .fused_matmuls = true, .rope_fp32 = true, .notes_settings = true},
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */
     /* packed: scripts/benchmarks/benchmark.py, max_seq_len_matrix */

@@ -19,15 +19,25 @@ static void set_noted(struct writer *w, const char *name, const char *key)
     set_text(w, key, value);
 }
 
-/* trainer_optimizer.py's words that are ours by another name; a paged one's state stays where memory is not short. */
+/* trainer_optimizer.py's words, by ours; a paged one's state stays where memory is not short. */
 static void write_optimizer(struct writer *w)
 {
-    if (noted(w, "optim=adafactor"))
-        REFUSE(w, "Transformers' own Adafactor (optim=adafactor) is not modelled");
-    else if (noted(w, "optim=paged_adamw_8bit"))
-        set_text(w, "optimizer", "adam8bit");
-    else if (noted(w, "optim=adamw_torch;") || noted(w, "optim=adamw_torch "))
-        set_text(w, "optimizer", "adamw-foreach");
+    static const struct {
+        const char *theirs, *ours;
+    } words[] = {{"adamw_torch_fused", "adamw"},
+                 {"adamw_torch", "adamw-foreach"},
+                 {"adamw_8bit", "adam8bit"},
+                 {"paged_adamw_8bit", "adam8bit"}};
+    const char *at = strstr(w->run->notes, "optim=");
+    if (!at)
+        return;
+    at += strlen("optim=");
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strlen(words[i].theirs) == strcspn(at, "; ") && strncmp(at, words[i].theirs, strcspn(at, "; ")) == 0) {
+            set_text(w, "optimizer", words[i].ours);
+            return;
+        }
+    REFUSE(w, "optim %.*s of Transformers' Trainer is not modelled", (int)strcspn(at, "; "), at);
 }
 
 void dtp_run_write_libraries(struct writer *w)
@@ -39,6 +49,8 @@ void dtp_run_write_libraries(struct writer *w)
         set_noted(w, "overlap_comm=", "deepspeed_overlap");
         if (noted(w, "grad_accum_dtype fp32"))
             set_switch(w, "bf16_optimizer", true);
+        if (noted(w, "Trainer") && !w->run->lora_rank) /* with adapters it always has them */
+            set_switch(w, "transformers_layers", true);
         return;
     }
     write_optimizer(w);
@@ -46,7 +58,7 @@ void dtp_run_write_libraries(struct writer *w)
         set_switch(w, "grouped_experts", true);
     if (!w->run->lora_rank)
         return;
-    set_noted(w, "lora_dropout=", "lora_dropout");
+    set_noted(w, "dropout of adapters ", "lora_dropout");
     if (noted(w, "DoRA"))
         set_switch(w, "dora", true);
     if (noted(w, "embedding and head stay fp32"))

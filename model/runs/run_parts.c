@@ -317,9 +317,10 @@ static void write_trainer_sizes(struct writer *w)
 void dtp_run_write_engine(struct writer *w)
 {
     const struct dtp_run_framework *framework = w->framework;
-    set_switch(w, "transformers_layers", framework->single != NULL);
-    if (framework->single) /* Transformers of 2023 and 2024 */
+    if (framework->single) { /* Transformers of 2023 and 2024 */
+        set_switch(w, "transformers_layers", true);
         set_switch(w, "shifted_logits", true);
+    }
     if (framework->deepspeed_overlap) /* ZeRO-3 has no say in it */
         set_switch(w, "deepspeed_overlap", true);
     if (framework->reduce_bucket && strcmp(w->run->strategy_key, "zero3") == 0) /* all "auto" in its config */

@@ -79,7 +79,8 @@ static void write_model(struct writer *w, const struct dtp_transformer *shape, b
     set_switch(w, "qkv_bias", shape->qkv_bias);
     set_switch(w, "attention_output_bias", shape->attention_output_bias);
     set_switch(w, "mlp_bias", shape->mlp_bias);
-    bool tied = shape->tied_head && !w->framework->untied_head;
+    bool tied =
+        shape->tied_head && !w->framework->untied_head && !strstr(w->run->notes, "head with weights of its own");
     set_switch(w, "tied_head", tied && (!w->framework->reference_script || is_fsdp(w)));
     set_switch(w, "embedding_norm", shape->embedding_norm);
     set_switch(w, "qk_norm", shape->qk_norm);
