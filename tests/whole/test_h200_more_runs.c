@@ -17,7 +17,7 @@
 
 static const char *const ids[] = {"h200-more-dev-01", "h200-more-dev-03", "h200-more-dev-04",
                                   "h200-more-dev-07", "h200-more-dev-10", "h200-more-dev-14"};
-enum { RUNS = sizeof ids / sizeof *ids, HOLDOUT = 95, LAYOUTS = 40, HELD = 172 };
+enum { RUNS = sizeof ids / sizeof *ids, HOLDOUT = 95, LAYOUTS = 40, HELD = 172, LIBRARIES = 62, PREDICTED = 57 };
 
 static int ascending(const void *left, const void *right)
 {
@@ -129,9 +129,29 @@ static void test_holdout(void **state)
     check_table("holdout_more_runs.csv", DTP_RUN_ALLOCATED, HOLDOUT, (struct limits){0.1, 3}, (struct limits){5, 60});
 }
 
+/* Transformers' Trainer with peft and bitsandbytes, and DeepSpeed's engine, as they were measured themselves: rules of
+ * theirs were mended by these rows, no constant was fitted. What is far off stands in reports/h200/library_runs.md:
+ * times of ZeRO-3, whose hooks the host cannot keep up with, among them. Rows of a fake process group have no time. */
+static void test_libraries(void **state)
+{
+    (void)state;
+    double allocated_pct[LIBRARIES], speed_pct[LIBRARIES];
+    size_t timed = 0;
+    const char *table = TEST_SOURCE_DIR "/scenarios/library_runs.csv";
+    size_t count = errors_of(table, NULL, DTP_RUN_ALLOCATED, allocated_pct, speed_pct, LIBRARIES);
+    assert_int_equal(count, PREDICTED);
+    for (size_t i = 0; i < count; i++)
+        if (!isnan(speed_pct[i]))
+            speed_pct[timed++] = speed_pct[i];
+    assert_int_equal(timed, PREDICTED - 8);
+    assert_errors("allocated", allocated_pct, count, 0.25, 43);
+    assert_errors("tokens/s", speed_pct, timed, 11, 400);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs), cmocka_unit_test(test_holdout),
-                                       cmocka_unit_test(test_holdout_layouts), cmocka_unit_test(test_layout_memory)};
+                                       cmocka_unit_test(test_libraries), cmocka_unit_test(test_holdout_layouts),
+                                       cmocka_unit_test(test_layout_memory)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
