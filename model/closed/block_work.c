@@ -485,7 +485,9 @@ double dtp_block_calls_s(const struct dtp_transformer *transformer, const struct
     const struct dtp_execution execution = dtp_plan_execution(plan);
     double hooks = (double)dtp_plan_unit_hooks(plan, false) + (double)dtp_plan_unit_hooks(plan, true);
     double calls_s = 2 * (double)dtp_plan_compiled_calls(plan, transformer, experts) * dtp_calibration.compiled_call_s;
-    return calls_s + (plan->wrap_layers ? hooks / plan->wrap_layers * dtp_unit_hooks_s(&execution) : 0);
+    double modules = (double)dtp_plan_module_hooks(plan, transformer) * (dtp_plan_replays_all(plan) ? 3 : 2);
+    return calls_s + modules * dtp_unit_hooks_s(&execution) +
+           (plan->wrap_layers ? hooks / plan->wrap_layers * dtp_unit_hooks_s(&execution) : 0);
 }
 
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for

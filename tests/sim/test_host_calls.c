@@ -188,9 +188,32 @@ static void test_packed_weights(void **state)
     }
 }
 
+/* ZeRO-3's hooks, half as many calls as modules: of LLaMA's layer q, k, v, output, gate, up, down, two norms and the
+ * block, 10; of Transformers' attention, MLP and activation besides, 13; with adapters on q and v what each wraps, A
+ * and B, 19, so that a layer takes 5, 7 and 10 calls, forward and backward, and once more where it runs again. */
+static void test_modules(void **state)
+{
+    (void)state;
+    const struct dtp_transformer t = small_model(LAYERS);
+    struct dtp_plan plan = torch_plan(DTP_ZERO3, false);
+    plan.runtime = dtp_runtime_find("deepspeed");
+    expect_calls(plan, &t, 4, 0, 2 * LAYERS * 5);
+    plan.checkpointing = DTP_CHECKPOINT_FULL;
+    expect_calls(plan, &t, 4, 0, 3 * LAYERS * 5);
+    plan.deepspeed.transformers_layers = true;
+    expect_calls(plan, &t, 4, 0, 3 * LAYERS * 7);
+    plan.adapters.rank = 8, plan.adapters.targets = 1u << DTP_TARGET_Q | 1u << DTP_TARGET_V;
+    plan.adapters.dtype = DTP_BF16;
+    expect_calls(plan, &t, 4, 0, 3 * LAYERS * 10);
+    plan.strategy = DTP_ZERO2;
+    expect_calls(plan, &t, 4, 0, 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls), cmocka_unit_test(test_calls_hold_up),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls),
+                                       cmocka_unit_test(test_calls_hold_up),
+                                       cmocka_unit_test(test_modules),
                                        cmocka_unit_test(test_split_backward_has_no_hooks),
                                        cmocka_unit_test(test_formulas_count_the_same),
                                        cmocka_unit_test(test_packed_weights)};

@@ -18,6 +18,7 @@
 #include "runtime/deepspeed/live_zero3.h"
 
 #include "base/bytes.h"
+#include "plan/host_calls.h"
 #include "plan/runtime_sizes.h"
 #include "runtime/deepspeed/zeropp.h"
 
@@ -559,12 +560,27 @@ static void step(struct dtp_lowering *l)
     l->layer = DTP_NO_LAYER;
 }
 
+/* The host is in Python around each of a layer's modules, in every pass. */
+static void call_modules(struct dtp_lowering *l)
+{
+    struct dtp_draft draft;
+    uint32_t calls = l->layer == DTP_NO_LAYER ? 0 : dtp_plan_module_hooks(l->plan, l->transformer);
+    if (!calls)
+        return;
+    dtp_draft_begin(l, &draft, DTP_OP_HOST_HOOKS, "");
+    draft.op.demand.kernels = calls;
+    dtp_draft_end(l, &draft);
+}
+
 const struct dtp_lower_hooks dtp_lower_zero3 = {
     .fills = dtp_zero3_may_tell,
     .make = make,
     .release = release,
     .begin_micro_step = begin_micro_step,
     .end_micro_step = end_micro_step,
+    .before_forward = call_modules,
+    .before_backward = call_modules,
+    .after_replay = call_modules,
     .fetch = fetch_weight,
     .unfetch = unfetch,
     .gradient_made = dtp_zero3_gradient_made,
