@@ -86,7 +86,7 @@ LET_BE = {
         "of formats in 8 bits, which are refused": "fp8_recipe fp8_all_gather bf16_linears",
         "of PowerSGD, which is refused": "powersgd_rank powersgd_start_step",
         "of GaLore and APOLLO, which are refused": "projection_rank",
-        "of runtime peft": "fast_kernels grouped_experts gptq_operators shifted_logits narrow_logits prepare_kbit fp32_ends checkpoint_within",
+        "of runtime peft": "autocast fast_kernels grouped_experts gptq_operators shifted_logits narrow_logits prepare_kbit fp32_ends checkpoint_within",
     },
 }
 
@@ -126,7 +126,7 @@ class Shape:
                    "mlp_bias head_bias tied_head norm_eps params".split():
             setattr(self, key, m.take(key))
         self.norm = m.take("norm", "layer_norm", "rms_norm")
-        self.activation = m.take("activation", "gelu", "relu", "swiglu", "geglu")
+        self.activation = m.take("activation", "gelu", "gelu_new", "relu", "swiglu", "geglu")
         self.position = m.take("position", "learned", "rope", "none")
         m.take("parallel_block", "none")
         m.take("norm_place", "before")

@@ -6,6 +6,7 @@
 #include "closed/operator_bytes.h"
 #include "closed/stage_launches.h"
 #include "plan/fp8_casts.h"
+#include "plan/gelu_chain.h"
 #include "plan/graph_modules.h"
 #include "plan/host_calls.h"
 #include "plan/layer_tensors.h"
@@ -69,6 +70,7 @@ static struct dtp_counted counted_of(const struct dtp_transformer *t, const stru
     c.autocast = dtp_plan_autocast(plan);
     c.p = dtp_plan_stream_bytes(plan), c.r = dtp_plan_result_bytes(plan);
     c.cast = c.autocast ? (4 + c.w) * c.h : 0;
+    c.norm_cast = block->casts_norms ? (4 + c.w) * c.h : c.cast;
     return c;
 }
 
@@ -181,7 +183,7 @@ static struct dtp_moved eager_rotary(const struct dtp_counted *c)
     double turned = c->block->rotary ? c->q + c->kv : 0, norm = qk_norm_bytes(c), norm_back = 2.5 * norm;
     double casts = c->r > c->w ? (c->r + c->w) * (c->q + 2 * c->kv) : 0;
     if (dtp_plan_chains_qk_norms(c->transformer, c->plan)) {
-        struct dtp_norm_chain chain = dtp_norm_chain_of(c->plan, !c->block->adapted);
+        struct dtp_norm_chain chain = dtp_norm_chain_of(c->transformer, c->plan, !c->block->adapted);
         norm = chain.forward * (c->q + c->kv), norm_back = chain.backward * (c->q + c->kv);
     }
     return (struct dtp_moved){forward * turned + norm + casts, backward * turned + norm_back + casts};
@@ -193,7 +195,7 @@ static struct dtp_moved eager_norm(const struct dtp_counted *c, const struct dtp
 {
     double forward = 2 * c->p * c->h, backward = (c->block->adapted ? 3 : 5) * c->p * c->h + c->cast;
     if (c->block->chains_norms && reads_stream(op)) {
-        struct dtp_norm_chain chain = dtp_norm_chain_of(c->plan, !c->block->adapted);
+        struct dtp_norm_chain chain = dtp_norm_chain_of(c->transformer, c->plan, !c->block->adapted);
         return (struct dtp_moved){chain.forward * c->h, (chain.backward + 3 * c->p) * c->h + c->cast};
     }
     if (!reads_stream(op))
@@ -206,10 +208,10 @@ static struct dtp_moved eager_norm(const struct dtp_counted *c, const struct dtp
 static struct dtp_moved eager_projection(const struct dtp_counted *c, const struct dtp_layer_operator *op)
 {
     bool second = op->makes & DTP_TENSOR_BIT(KV_LATENT); /* queries' latent reads the same */
-    double sum = c->autocast ? c->cast + 3 * c->p * c->h : 3 * c->r * c->h;
+    double sum = c->norm_cast > 0 ? c->norm_cast + 3 * 4 * c->h : 3 * c->r * c->h;
     double sums = begins_branch(op) ? (linears(c, op) - (second ? 0 : 1)) * sum : 0;
     double bare = begins_branch(op) && !c->block->norms_before ? 3 * c->p * c->h : 0;
-    return (struct dtp_moved){(begins_branch(op) ? linears(c, op) * c->cast : 0) + expert_biases(c, op),
+    return (struct dtp_moved){(begins_branch(op) ? linears(c, op) * c->norm_cast : 0) + expert_biases(c, op),
                               sums + bare + bias_gradients(c, op)};
 }
 
@@ -220,6 +222,9 @@ static struct dtp_moved eager_activation(const struct dtp_counted *c, const stru
     bool shared = op->makes & DTP_TENSOR_BIT(SHARED_PRODUCT);
     double row = c->r * (shared ? (double)c->block->shared_ffn : c->f * dtp_received_rows(c)),
            cat = c->block->packs_up ? 4 : 0;
+    struct dtp_gelu_chain chain = dtp_gelu_chain_of(c->plan, c->block->widens_gelu);
+    if (c->block->chains_gelu)
+        return (struct dtp_moved){chain.forward * c->f, chain.backward * c->f};
     if (c->block->clamps)
         return (struct dtp_moved){16 * row, 40 * row};
     if (c->block->squares)
@@ -369,7 +374,7 @@ static void count_launches(const struct dtp_counted *c, bool biased, struct dtp_
         work->backward_kernels += (c->block->gated || c->block->squares ? 4 : 1) + (c->autocast ? 8 : 0);
     }
     if (c->block->chains_norms && c->block->norms_before) { /* in place of one kernel, and of three */
-        struct dtp_norm_chain chain = dtp_norm_chain_of(c->plan, !c->block->adapted);
+        struct dtp_norm_chain chain = dtp_norm_chain_of(c->transformer, c->plan, !c->block->adapted);
         double norms = c->block->parallel == DTP_PARALLEL_ONE_NORM ? 1 : 2;
         work->forward_kernels += norms * (chain.forward_kernels - 1);
         work->backward_kernels += norms * (chain.backward_kernels - 2);
@@ -377,6 +382,13 @@ static void count_launches(const struct dtp_counted *c, bool biased, struct dtp_
         work->forward_kernels += heads * chain.forward_kernels;
         work->backward_kernels += heads * chain.backward_kernels;
     }
+    if (c->block->chains_gelu) {
+        struct dtp_gelu_chain chain = dtp_gelu_chain_of(c->plan, c->block->widens_gelu);
+        work->forward_kernels += chain.forward_kernels - 1.0, work->backward_kernels += chain.backward_kernels - 1.0;
+    }
+    for (int i = 0; c->block->casts_norms && i < c->block->matrices; i++) /* all but what sums and down read */
+        if (c->block->matrix[i].in == c->transformer->hidden && c->block->matrix[i].id != DTP_MATRIX_OUTPUT)
+            work->forward_kernels++, work->backward_kernels++;
     if (c->r > c->w) /* casts of q, k and v, of their gradients, of what sums hand to branches */
         work->forward_kernels += 3, work->backward_kernels += 3 + 2;
     if (c->block->kv_latent) { /* a matmul and a norm of each latent, cats */
@@ -541,7 +553,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     block.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
     block.own_values = block.pads_values || plan->runtime->copies_values;
     block.dropout = plan->dropout > 0;
-    block.chains_norms = dtp_plan_chains_norms(transformer, plan);
+    dtp_plan_chain_kind(transformer, plan, &block);
     struct dtp_counted counted = counted_of(transformer, plan, &block);
     counted.within = block.experts && dtp_plan_fuses_experts(plan, cluster);
     bool biased = dtp_layer_bias_elements(&block) > 0;

@@ -12,9 +12,10 @@ struct dtp_counted {
     const struct dtp_plan *plan;
     const struct dtp_layer_kind *block;
     double h, f, q, kv, w, p;
-    double r;     /* bytes of what matrices return that read a norm's result (dtp_plan_result_bytes) */
-    double parts; /* of the tokens, one of which each tensor parallel rank has between matmuls */
-    double cast;  /* a row of the stream between fp32 and the compute dtype, under autocast */
+    double r;         /* bytes of what matrices return that read a norm's result (dtp_plan_result_bytes) */
+    double parts;     /* of the tokens, one of which each tensor parallel rank has between matmuls */
+    double cast;      /* a row of the stream between fp32 and the compute dtype, under autocast */
+    double norm_cast; /* of a norm's fp32 result, for each linear behind it */
     bool autocast;
     bool within; /* experts' activations and biases are part of their products */
 };

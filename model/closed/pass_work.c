@@ -1,5 +1,6 @@
 #include "closed/pass_work.h"
 
+#include "plan/gelu_chain.h"
 #include "plan/norm_chain.h"
 #include "plan/rules.h"
 
@@ -38,7 +39,7 @@ static void add_norm(const struct dtp_transformer *t, const struct dtp_plan *pla
     double forward = dtp_norm_elements(t, false) + (of_stream ? 0 : widened);
     double backward = dtp_norm_elements(t, true);
     if (block->chains_norms && of_stream) {
-        struct dtp_norm_chain chain = dtp_norm_chain_of(plan, !block->adapted);
+        struct dtp_norm_chain chain = dtp_norm_chain_of(t, plan, !block->adapted);
         forward = chain.forward_elements, backward = chain.backward_elements;
     }
     passes->elements[0] += forward * stream;
@@ -58,7 +59,7 @@ static void add_projection(const struct dtp_plan *plan, const struct dtp_layer_k
         biases += block->matrix[i].bias && !block->matrix[i].expert ? 1 : 0;
     }
     bool first = op->makes & (DTP_TENSOR_BIT(QKV) | DTP_TENSOR_BIT(Q_RAW) | DTP_TENSOR_BIT(UP));
-    if (first && linears > 0 && dtp_plan_autocast(plan))
+    if (first && linears > 0 && (dtp_plan_autocast(plan) || block->casts_norms))
         passes->elements[1] += (linears - 1) * stream;
     passes->column_sums += biases;
 }
@@ -79,6 +80,11 @@ void dtp_passes_add(const struct dtp_transformer *transformer, const struct dtp_
         passes->elements[1] += dtp_plan_turned_elements(transformer, plan) * turned;
         break;
     case DTP_LAYER_OP_ACTIVATION: /* silu and product of halves of rows; backward both, and silu's own */
+        if (block->chains_gelu) {
+            const struct dtp_gelu_chain chain = dtp_gelu_chain_of(plan, block->widens_gelu);
+            passes->elements[0] += chain.forward_elements * inner;
+            passes->elements[1] += chain.backward_elements * inner;
+        }
         passes->elements[0] += strided ? 2 * inner : 0;
         passes->elements[1] += strided ? 3 * inner : 0;
         break;

@@ -60,7 +60,7 @@ static struct launches norm_launches(const struct dtp_counted *c, const struct d
         return (struct launches){1, 2};
     const double cast = c->autocast ? 1 : 0;
     if (c->block->chains_norms && op->reads & DTP_LAYER_STREAM) {
-        const struct dtp_norm_chain chain = dtp_norm_chain_of(c->plan, !c->block->adapted);
+        const struct dtp_norm_chain chain = dtp_norm_chain_of(c->transformer, c->plan, !c->block->adapted);
         return (struct launches){chain.forward_kernels, chain.backward_kernels + 1 + cast};
     }
     return (struct launches){1, 3 + cast};

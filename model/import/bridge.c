@@ -232,7 +232,7 @@ static void write_activation(struct dtp_writing *w)
 {
     enum dtp_activation activation = dtp_written_job(w)->transformer.activation;
     bool clamped = activation == DTP_SWIGLU_CLAMPED, gated = clamped || activation == DTP_SWIGLU;
-    if (!gated && activation != DTP_GELU) {
+    if (!gated && !dtp_activation_is_gelu(activation)) {
         dtp_refuse_writing(w, "activation = %s: has none but gelu, swiglu and swiglu_clamped",
                            dtp_written_value(w, "activation"));
         return;

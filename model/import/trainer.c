@@ -156,6 +156,7 @@ static enum dtp_status read_settings(struct dtp_reading *r)
 {
     bool bf16 = is(dtp_fact(r, "bf16"), "true"), fp16 = is(dtp_fact(r, "fp16"), "true");
     const char *fsdp = dtp_fact(r, "fsdp"), *optim = dtp_fact(r, "optim");
+    bool narrow = is(precision_of(r, fsdp && !is(fsdp, "none")), "bf16-pure");
     enum dtp_status worst = dtp_make_model(r, "model");
     if (bf16 && fp16)
         return dtp_refuse_fact(r, "fp16", "bf16 is true as well");
@@ -173,6 +174,8 @@ static enum dtp_status read_settings(struct dtp_reading *r)
                                               : fp16                 ? "fp16"
                                                                      : NULL));
     worst = dtp_worse(worst, read_layers(r));
+    if (narrow && bf16 && !is(dtp_fact(r, "compiled"), "true"))
+        worst = dtp_worse(worst, dtp_make_key(r, "autocast", "true", "bf16"));
     if (dtp_fact(r, "compiled"))
         worst = dtp_worse(worst, dtp_make_key(r, "compile", dtp_fact(r, "compiled"), "compiled"));
     if (!dtp_is_said(r, "micro_batch")) /* training_args.py */

@@ -11,6 +11,7 @@
 #include "lower/lower_graphs.h"
 #include "lower/lower_context.h"
 
+#include "plan/gelu_chain.h"
 #include "plan/norm_chain.h"
 
 /* ---- norms and the residual stream ------------------------------------------------------------------------------- */
@@ -140,7 +141,7 @@ static void norm_before(struct dtp_block_backward *b)
         l->flight->deferred[l->flight->deferred_count++] =
             (struct dtp_deferred_gradient){gradient, l->layer, norm_of(b)};
     bool chain = dtp_layer_tensors_chain(&l->tensors, op);
-    struct dtp_norm_chain of = dtp_norm_chain_of(l->plan, !l->adapts);
+    struct dtp_norm_chain of = dtp_norm_chain_of(l->transformer, l->plan, !l->adapts);
     if (chain)
         dtp_backward_consume(b, &draft, dtp_layer_first(dtp_layer_wide_of(dtp_layer_first(op->makes))),
                              DTP_READ | DTP_FREE);
@@ -311,11 +312,36 @@ static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activati
     dtp_draft_end(l, &draft);
 }
 
+/* Of a chain of operators, all of what it saved at the product's backward. */
+static void chained(struct dtp_block_backward *b, const struct dtp_layer_activation *at, dtp_buffer_id gradient)
+{
+    struct dtp_lowering *l = b->l;
+    const struct dtp_gelu_chain chain = dtp_gelu_chain_of(l->plan, l->tensors.kind.widens_gelu);
+    const double f = (double)l->tensors.kind.ffn;
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_ACTIVATION_BACKWARD, "");
+    b->gradient[at->up] = dtp_backward_workspace(l, &draft, "up gradient", l->tensor_bytes[at->up], DTP_WRITE);
+    dtp_backward_workspace(l, &draft, "gradients of GELU",
+                           dtp_backward_token_bytes(l, chain.backward_room * l->tensors.kind.ffn),
+                           DTP_UPDATE | DTP_FREE);
+    dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
+    dtp_backward_consume(b, &draft, at->silu, DTP_READ | DTP_FREE);
+    dtp_backward_consume(b, &draft, at->up, DTP_READ | DTP_FREE);
+    dtp_backward_consume(b, &draft, at->product, DTP_READ | DTP_FREE);
+    dtp_draft_pass(l, &draft, dtp_backward_per_token(l, chain.backward * f),
+                   dtp_backward_per_token(l, chain.backward_elements * f), chain.backward_kernels);
+    dtp_draft_end(l, &draft);
+}
+
 static void activation(struct dtp_block_backward *b)
 {
     struct dtp_layer_activation at = dtp_layer_activation(dtp_backward_operator(b)->makes);
     dtp_buffer_id gradient = b->gradient[at.product];
     b->gradient[at.product] = DTP_NO_BUFFER;
+    if (b->l->tensors.kind.chains_gelu) {
+        chained(b, &at, gradient);
+        return;
+    }
     bool weighed = b->l->tensors.kind.experts && b->l->tensors.kind.weighs_rows; /* in one fused kernel */
     /* A fused kernel makes silu again of the gate; clamped ones are operators where nothing compiles them. */
     bool in_kernel = b->l->compiled || weighed || (b->l->fused && !b->l->tensors.kind.clamps) ||
@@ -400,7 +426,7 @@ static void rotary(struct dtp_block_backward *b)
     double width = (double)(l->d_q + l->d_kv), all = (double)(l->d_q + 2 * l->d_kv), c = (double)l->results;
     double rope = !l->rope ? 0 : l->fused ? 2 * c * all : (l->plan->rope_fp32 ? 52 : 10 * c) * width;
     const bool chained = dtp_plan_chains_qk_norms(t, l->plan);
-    const struct dtp_norm_chain chain = dtp_norm_chain_of(l->plan, !l->adapts);
+    const struct dtp_norm_chain chain = dtp_norm_chain_of(l->transformer, l->plan, !l->adapts);
     double norms = chained ? chain.backward * width : t->qk_norm ? 2.5 * 2 * c * width : 0;
     uint64_t q = dtp_backward_token_bytes(l, l->results * l->d_q);
     struct dtp_draft draft;

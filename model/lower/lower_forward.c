@@ -88,7 +88,7 @@ static void norm(const struct pass *pass, int index)
     if (!wanted(pass, result))
         return;
     double h = (double)l->between, e = (double)l->residual, c = (double)l->compute;
-    int casts = l->autocast && !l->fused ? dtp_lower_readers(l, result) : 0;
+    int casts = (l->autocast && !l->fused) || l->tensors.kind.casts_norms ? dtp_lower_readers(l, result) : 0;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_NORM, op->name);
     if (sum) {
@@ -106,7 +106,7 @@ static void norm(const struct pass *pass, int index)
         make(pass, &draft, result);
     double bytes = sum ? 2 * (e + c) * h : l->fused ? (e + c) * h : 2 * e * h + casts * (4 + c) * h;
     bool chained = dtp_layer_tensors_chain(&l->tensors, op);
-    struct dtp_norm_chain chain = dtp_norm_chain_of(l->plan, !l->adapts);
+    struct dtp_norm_chain chain = dtp_norm_chain_of(l->transformer, l->plan, !l->adapts);
     if (chained)
         bytes = chain.forward * h + casts * (4 + c) * h;
     double elements = chained ? chain.forward_elements : dtp_norm_elements(l->transformer, false);
@@ -350,7 +350,7 @@ static void rotary(const struct pass *pass)
     double width = (double)(l->d_q + l->d_kv), c = (double)l->results;
     double rope = !l->rope ? 0 : l->fused ? 2 * c : l->plan->rope_fp32 ? 48 : 10 * c;
     const bool chained = dtp_plan_chains_qk_norms(l->transformer, l->plan);
-    const struct dtp_norm_chain chain = dtp_norm_chain_of(l->plan, !l->adapts);
+    const struct dtp_norm_chain chain = dtp_norm_chain_of(l->transformer, l->plan, !l->adapts);
     double norms = chained ? chain.forward : l->transformer->qk_norm ? 2 * c : 0;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ROTARY, "");

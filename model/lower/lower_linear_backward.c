@@ -241,10 +241,11 @@ static dtp_buffer_id linear(const struct dtp_block_backward *b, int index, dtp_b
     return gradient;
 }
 
-/* Under autocast each linear reads a cast of its own. */
+/* Under autocast each linear reads a cast of its own, of fp32. */
 static bool widens(const struct dtp_lowering *l, enum dtp_layer_tensor of)
 {
-    return l->autocast && !l->fused && of != DTP_TENSOR_PERMUTED;
+    bool norm = of == DTP_TENSOR_NORM1 || of == DTP_TENSOR_NORM2;
+    return (l->autocast && !l->fused && of != DTP_TENSOR_PERMUTED) || (l->tensors.kind.casts_norms && norm);
 }
 
 /* Linears that read one tensor: the second and third gradients are added to the first (three passes of c h). Fused they
@@ -267,7 +268,7 @@ dtp_buffer_id dtp_backward_add(const struct dtp_block_backward *b, enum dtp_laye
                               : l->transformer->hidden;
     uint64_t element = of == DTP_TENSOR_CORE || of == DTP_TENSOR_CORE_COPY ? l->compute : l->results;
     if (widens(l, of)) /* what each returns is cast, and added up as wide */
-        dtp_draft_pass(l, &draft, dtp_backward_per_token(l, (double)((l->compute + 4 * l->residual) * width)),
+        dtp_draft_pass(l, &draft, dtp_backward_per_token(l, (double)((l->compute + 4 * 4) * width)),
                        dtp_backward_per_token(l, (double)width), 2);
     else
         dtp_draft_pass(l, &draft, passes ? dtp_backward_per_token(l, (double)(3 * element * width)) : 0, 0, 1);

@@ -63,7 +63,9 @@ static void read_dimensions(struct dtp_hf_reader *reader, const struct dtp_hf_fa
     t->head_dim = t->hidden / t->heads;
 }
 
-/* gelu, gelu_new, gelu_fast, gelu_pytorch_tanh, gelu_python: the same shape and nearly the same cost. */
+/* gelu, gelu_fast, gelu_pytorch_tanh, gelu_python: the same shape and nearly the same cost. gelu_new is a chain of
+ * operators under Transformers (plan/gelu_chain.h); what gelu_fast and gelu_python are there, chains as well, is not
+ * counted. */
 static void read_activation(struct dtp_hf_reader *reader, const struct dtp_hf_family *family, struct dtp_transformer *t)
 {
     const char *keys = family->activation.keys, *word = family->activation.absent;
@@ -76,7 +78,10 @@ static void read_activation(struct dtp_hf_reader *reader, const struct dtp_hf_fa
             dtp_hf_refuse(reader, keys, "is \"%.40s\"; in a gated MLP silu and the gelu kinds are modelled", word);
         return;
     }
-    t->activation = !strcmp(word, "relu") ? DTP_RELU : !strcmp(word, "relu2") ? DTP_RELU2 : DTP_GELU;
+    t->activation = !strcmp(word, "relu")       ? DTP_RELU
+                    : !strcmp(word, "relu2")    ? DTP_RELU2
+                    : !strcmp(word, "gelu_new") ? DTP_GELU_NEW
+                                                : DTP_GELU;
     if (t->activation == DTP_GELU && !gelu)
         dtp_hf_refuse(reader, keys, "is \"%.40s\"; the gelu kinds, relu and relu2 are modelled", word);
 }

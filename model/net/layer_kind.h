@@ -116,6 +116,9 @@ struct dtp_layer_kind {
     bool dropout;       /* of the runtime: what branches return goes through dropout on its way to the stream */
     bool squares;     /* the activation is a square of ReLU: eagerly two operations, the second of the first's result */
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
+    /* Of the plan: GELU is a chain of operators (plan/gelu_chain.h), in fp32 on a copy; linears cast a norm's fp32
+     * result, each for itself, beside a stream in 16 bits. */
+    bool chains_gelu, widens_gelu, casts_norms;
     bool norm_bias, qkv_bias, output_bias, mlp_bias;
     bool router_bias, shared_gate, sinks;
     bool adapted;     /* of the plan: matrices are frozen, and so are norms and biases */

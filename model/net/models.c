@@ -15,8 +15,9 @@ static const char *const place_texts[] = {
     [DTP_NORMS_BEFORE] = "before", [DTP_NORMS_AFTER] = "after", [DTP_NORMS_BOTH] = "both"};
 static const char *const norm_texts[] = {[DTP_LAYER_NORM] = "layer_norm", [DTP_RMS_NORM] = "rms_norm"};
 static const char *const activation_texts[] = {
-    [DTP_GELU] = "gelu",   [DTP_RELU] = "relu",   [DTP_SWIGLU] = "swiglu",
-    [DTP_GEGLU] = "geglu", [DTP_RELU2] = "relu2", [DTP_SWIGLU_CLAMPED] = "swiglu_clamped"};
+    [DTP_GELU] = "gelu",        [DTP_RELU] = "relu",   [DTP_SWIGLU] = "swiglu",
+    [DTP_GEGLU] = "geglu",      [DTP_RELU2] = "relu2", [DTP_SWIGLU_CLAMPED] = "swiglu_clamped",
+    [DTP_GELU_NEW] = "gelu_new"};
 static const char *const qk_weight_texts[] = {
     [DTP_QK_NORM_SHARED] = "shared", [DTP_QK_NORM_BY_HEAD] = "by_head", [DTP_QK_NORM_UNWEIGHTED] = "none"};
 static const char *const position_texts[] = {[DTP_POSITION_LEARNED] = "learned",

@@ -9,12 +9,12 @@
  * router_norm,router_scale,router_on_input,
  * expert_bias,router_bias,expert_groups,groups_per_token,chunked_attention,attention_sinks,q_latent,kv_latent,
  * rope_head_dim,value_head_dim,parameters,source.
- * Words: norm layer_norm | rms_norm; activation gelu | relu | swiglu | geglu | relu2 | swiglu_clamped; position learned
- * | rope | alibi | none; parallel_block none | one_norm | two_norms; norm_place before | after | both; qk_norm_weight
- * shared | by_head | none; router softmax | sigmoid; switches 0 | 1. Empty or absent: kv_heads = heads, head_dim =
- * hidden / heads, positions 0, max_sequence 0 (unknown), sliding_window 0 (none) in all layers, parallel_block none,
- * norm_place before, qk_norm_weight shared, norm_eps 1e-5, switches 0 but final_norm 1, parameters unchecked; the
- * rest must be there. */
+ * Words: norm layer_norm | rms_norm; activation gelu | relu | swiglu | geglu | relu2 | swiglu_clamped | gelu_new;
+ * position learned | rope | alibi | none; parallel_block none | one_norm | two_norms; norm_place before | after | both;
+ * qk_norm_weight shared | by_head | none; router softmax | sigmoid; switches 0 | 1. Empty or absent: kv_heads = heads,
+ * head_dim = hidden / heads, positions 0, max_sequence 0 (unknown), sliding_window 0 (none) in all layers,
+ * parallel_block none, norm_place before, qk_norm_weight shared, norm_eps 1e-5, switches 0 but final_norm 1, parameters
+ * unchecked; the rest must be there. */
 #ifndef DTP_MODELS_H
 #define DTP_MODELS_H
 

@@ -171,7 +171,7 @@ static void check_choices(const struct dtp_transformer *t, struct place *place)
 {
     if ((unsigned)t->norm > DTP_RMS_NORM)
         FAULT(place, "norm %d is no norm", (int)t->norm);
-    if ((unsigned)t->activation > DTP_SWIGLU_CLAMPED)
+    if ((unsigned)t->activation > DTP_GELU_NEW)
         FAULT(place, "activation %d is no activation", (int)t->activation);
     if ((unsigned)t->position > DTP_POSITION_NONE)
         FAULT(place, "position %d is no position scheme", (int)t->position);

@@ -15,7 +15,7 @@
 enum dtp_norm { DTP_LAYER_NORM, DTP_RMS_NORM };
 /* SwiGLU and GEGLU have a gate matrix beside up; RELU2 is the square of ReLU (Persimmon, Nemotron). SWIGLU_CLAMPED is
  * gpt-oss': gate and up are clamped, the gate times a sigmoid of its multiple, times up plus one. */
-enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU, DTP_GEGLU, DTP_RELU2, DTP_SWIGLU_CLAMPED };
+enum dtp_activation { DTP_GELU, DTP_RELU, DTP_SWIGLU, DTP_GEGLU, DTP_RELU2, DTP_SWIGLU_CLAMPED, DTP_GELU_NEW };
 /* Attention and MLP one after the other, or both from the block's input and added up at its end: behind one norm that
  * both read (GPT-J, Falcon 7B), or each behind its own (GPT-NeoX, Falcon 40B). */
 enum dtp_parallel_block { DTP_PARALLEL_NONE, DTP_PARALLEL_ONE_NORM, DTP_PARALLEL_TWO_NORMS };
@@ -171,6 +171,12 @@ static inline uint64_t dtp_transformer_first_layers(const struct dtp_transformer
 static inline bool dtp_activation_is_gated(enum dtp_activation activation)
 {
     return activation == DTP_SWIGLU || activation == DTP_GEGLU || activation == DTP_SWIGLU_CLAMPED;
+}
+
+/* The same function but for rounding, of which others than Transformers' files have one kernel. */
+static inline bool dtp_activation_is_gelu(enum dtp_activation activation)
+{
+    return activation == DTP_GELU || activation == DTP_GELU_NEW;
 }
 
 /* Vectors of parameters of one norm: its weight, its bias. */

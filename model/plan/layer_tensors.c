@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "plan/fp8_casts.h"
 #include "plan/context.h"
+#include "plan/gelu_chain.h"
 #include "plan/norm_chain.h"
 #include "plan/runtime_sizes.h"
 
@@ -280,12 +281,14 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
         out->bytes[DTP_TENSOR_CORE_STATE] += (2 + 1 + 1) * compute * out->kind.heads;
 }
 
-/* What a chain of operators saves of the norm's rows, as one tensor. */
-static void count_chains(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
+/* What chains of operators save of the norm's rows and of an MLP's, as one tensor. */
+static void count_chains(const struct dtp_transformer *t, struct dtp_layer_tensors *out, const struct dtp_plan *plan)
 {
+    if (out->kind.chains_gelu)
+        out->bytes[DTP_TENSOR_SILU] = dtp_gelu_chain_of(plan, out->kind.widens_gelu).saved * out->kind.ffn;
     if (!out->kind.chains_norms || dtp_plan_stream_bytes(plan) > dtp_plan_compute_bytes(plan))
         return;
-    uint64_t bytes = dtp_norm_chain_of(plan, !out->kind.adapted).saved * out->kind.hidden;
+    uint64_t bytes = dtp_norm_chain_of(t, plan, !out->kind.adapted).saved * out->kind.hidden;
     for (int i = 0; i < out->operators; i++)
         if (dtp_layer_tensors_chain(out, &out->op[i]))
             out->bytes[dtp_layer_first(dtp_layer_wide_of(dtp_layer_first(out->op[i].makes)))] = bytes;
@@ -304,7 +307,7 @@ static uint64_t qk_copied(const struct dtp_transformer *transformer, const struc
         return 2 * width;
     if (!dtp_plan_chains_qk_norms(transformer, plan))
         return 0;
-    return (dtp_norm_chain_of(plan, !out->kind.adapted).saved - dtp_plan_compute_bytes(plan)) * width / 4;
+    return (dtp_norm_chain_of(transformer, plan, !out->kind.adapted).saved - dtp_plan_compute_bytes(plan)) * width / 4;
 }
 
 /* Values become a tensor apart from the matmul's result. */
@@ -346,7 +349,8 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
         }
     if (copied)
         habits.made |= BIT(CORE_COPY); /* which the output matrix reads and keeps */
-    if (out->kind.gated && !out->fused && !dtp_layer_activates_in_one(&out->kind, BIT(PRODUCT)))
+    if (out->kind.chains_gelu ||
+        (out->kind.gated && !out->fused && !dtp_layer_activates_in_one(&out->kind, BIT(PRODUCT))))
         /* fused, the gate's activation is made again of its argument */
         habits.made |= BIT(SILU), habits.saved |= BIT(SILU);
     if (out->kind.shared_ffn && out->kind.gated && !out->fused)
@@ -404,8 +408,8 @@ static uint64_t made_again(const struct dtp_layer_tensors *out, const struct dtp
     return again;
 }
 
-static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *plan, const struct pass *pass,
-                         const struct habits *from_runtime, uint64_t again)
+static void list_tensors(const struct dtp_transformer *t, struct dtp_layer_tensors *out, const struct dtp_plan *plan,
+                         const struct pass *pass, const struct habits *from_runtime, uint64_t again)
 {
     const struct habits habits = *from_runtime;
     uint64_t made = (BIT(INPUT) | habits.made | pass->made) & ~pass->unmade, saved = habits.saved | pass->needed;
@@ -413,7 +417,7 @@ static void list_tensors(struct dtp_layer_tensors *out, const struct dtp_plan *p
         made &= ~BIT(INPUT2);
     out->saved = saved & made & ~habits.dropped & ~again;
     count_bytes(out, plan, made);
-    count_chains(out, plan);
+    count_chains(t, out, plan);
     out->locals = expert_locals(&out->kind) & made;
     if (!out->fused && out->kind.kv_latent) /* parts of queries that rope has turned, and others, are views of it */
         out->locals |= BIT(Q_RAW);
@@ -450,7 +454,7 @@ static void cut_first(struct dtp_layer_tensors *out, const struct dtp_plan *plan
  */
 static void count_casts(struct dtp_layer_tensors *out, const struct dtp_plan *plan)
 {
-    if (!dtp_plan_autocast(plan) || out->fused)
+    if (!out->kind.casts_norms && (!dtp_plan_autocast(plan) || out->fused))
         return;
     for (int i = 0; i < out->operators; i++) {
         if (out->op[i].kind != DTP_LAYER_OP_NORM || !out->op[i].makes)
@@ -560,7 +564,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->arriving = out->kind.exchanged ? dtp_plan_expert_arriving_part(plan, out->kind.experts_per_token) : 1;
     out->received = out->kind.experts ? dtp_plan_expert_rows(plan) : 1;
     out->kind.dropout = plan->dropout > 0;
-    out->kind.chains_norms = dtp_plan_chains_norms(transformer, plan);
+    dtp_plan_chain_kind(transformer, plan, &out->kind);
     struct dtp_context context = dtp_plan_context(plan, cluster);
     out->gathered_ranks = context.keeps ? context.ring : 0;
     out->kind.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
@@ -571,7 +575,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     const struct pass pass = list_operators(out, plan, copied);
     out->added_again = out->added_again && out->kind.norms_before && pass.made & BIT(INPUT2);
     const struct habits habits = habits_of(out, plan, &pass, copied, repacks_heads(out, &context, plan));
-    list_tensors(out, plan, &pass, &habits, made_again(out, plan, cluster, cut));
+    list_tensors(transformer, out, plan, &pass, &habits, made_again(out, plan, cluster, cut));
     cut_first(out, plan);
     count_casts(out, plan);
     out->casts_apart = dtp_plan_casts_apart(plan, &out->kind);

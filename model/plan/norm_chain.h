@@ -8,7 +8,8 @@
 
 #include "plan/rules.h"
 
-/* The plan's norms are such chains: RMSNorm, and neither compiled nor replaced by one kernel. */
+/* The plan's norms are such chains: RMSNorm, and neither compiled nor replaced by one kernel; or LayerNorm that
+ * autocast runs in fp32 on a cast of a 16-bit stream (autocast), which each linear behind it casts. */
 bool dtp_plan_chains_norms(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
 /* So are the norms of queries and keys. */
@@ -23,7 +24,9 @@ struct dtp_norm_chain {
     uint32_t forward_kernels, backward_kernels;
     uint64_t saved;
 };
-struct dtp_norm_chain dtp_norm_chain_of(const struct dtp_plan *plan, bool trained);
+struct dtp_norm_chain dtp_norm_chain_of(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
+                                        bool trained);
+bool dtp_plan_casts_norms(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
 /* The same elements of a norm that is one kernel forward and two backward: rows are summed, of LayerNorm twice. */
 double dtp_norm_elements(const struct dtp_transformer *transformer, bool backward);

@@ -54,6 +54,8 @@ void dtp_plan_check_transformers(struct dtp_resolver *r)
             r, "norm_place",
             "other than before is not modelled of Transformers' layers; use runtime torch, or transformers_layers "
             "false under runtime deepspeed");
+    if (r->transformer->activation == DTP_GELU_NEW && r->transformer->experts)
+        dtp_plan_refuse(r, "activation", "gelu_new of experts is not modelled of Transformers' layers; use gelu");
     if (r->transformer->final_softcap > 0)
         dtp_plan_refuse(r, "final_softcap", "is not modelled under runtime peft; use runtime torch");
 }

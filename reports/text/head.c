@@ -40,7 +40,8 @@ static const char *position_words(enum dtp_position position)
 static const char *activation_words(enum dtp_activation activation)
 {
     switch (activation) {
-    case DTP_GELU: return "GELU";
+    case DTP_GELU:
+    case DTP_GELU_NEW: return "GELU";
     case DTP_RELU: return "ReLU";
     case DTP_SWIGLU: return "SwiGLU";
     case DTP_GEGLU: return "GEGLU";

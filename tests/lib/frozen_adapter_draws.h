@@ -12,6 +12,7 @@
     X(dora, ADAPTED, 8, "true")                                                                                        \
     X(gptq_operators, ADAPTED, 1, "true")                                                                              \
     X(narrow_logits, PEFT, 8, "true")                                                                                  \
+    X(autocast, PEFT, 8, "true")                                                                                       \
     X(transformers_layers, DIVIDED, 4, "true")                                                                         \
     X(train_ends, ADAPTED, 2, "true")                                                                                  \
     X(strategy, PEFT, 1, "ddp|full_shard|shard_grad_op")                                                               \
@@ -29,6 +30,7 @@
     X(fused_qkv_rope, PEFT, 1, "false")                                                                                \
     X(fsdp1, PEFT, 1, "false")                                                                                         \
     X(fast_kernels, PEFT, 4, "true")                                                                                   \
+    X(activation, PEFT, 16, "gelu_new")                                                                                \
     X(lora, PEFT, 2, "8|16")                                                                                           \
     X(lora_dropout, PEFT, 2, "0.1")
 

@@ -20,8 +20,9 @@ static inline bool frozen_came_later(enum dtp_key key)
 {
     return key == DTP_KEY_layout_order || key == DTP_KEY_schedule || key == DTP_KEY_microbatch_group ||
            key == DTP_KEY_stages || key == DTP_KEY_fast_kernels || key == DTP_KEY_narrow_logits ||
-           key == DTP_KEY_transformers_layers || frozen_of_adapters(key) || key == DTP_KEY_cp_comm ||
-           key == DTP_KEY_post_validation || (key >= DTP_KEY_qk_layer_norm && key <= DTP_KEY_norm_without_weight);
+           key == DTP_KEY_autocast || key == DTP_KEY_transformers_layers || frozen_of_adapters(key) ||
+           key == DTP_KEY_cp_comm || key == DTP_KEY_post_validation ||
+           (key >= DTP_KEY_qk_layer_norm && key <= DTP_KEY_norm_without_weight);
 }
 
 /* Takes away what one leaves no meaning beside the other. */
@@ -56,6 +57,8 @@ static inline void frozen_keep_adapted(struct frozen_job *job)
         job->value[DTP_KEY_transformers_layers][0] = '\0';
     if (frozen_is(job, DTP_KEY_loss, "fused"))
         job->value[DTP_KEY_narrow_logits][0] = '\0';
+    if (adapted || !frozen_is(job, DTP_KEY_precision, "bf16-pure"))
+        job->value[DTP_KEY_autocast][0] = '\0';
     if (!adapted)
         return;
     const bool held = frozen_population(job->number) == FROZEN_OF_HELD; /* FSDP1, the base on the host */

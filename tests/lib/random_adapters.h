@@ -75,6 +75,10 @@ static inline bool random_peft(struct random_job *job)
     job->transformer.norm_place = DTP_NORMS_BEFORE, job->transformer.final_softcap = 0;
     plan.narrow_logits = plan.loss == DTP_LOSS_EAGER && random_bool();
     plan.shifted_logits = random_bool();
+    plan.autocast = !adapts && dtp_dtype_bytes(plan.precision.params) == 2 &&
+                    dtp_dtype_bytes(plan.precision.compute) == 2 && random_bool();
+    if (job->transformer.activation == DTP_GELU && !job->transformer.experts && random_bool())
+        job->transformer.activation = DTP_GELU_NEW;
     if (adapts && random_below(4) == 0) /* prepare_model_for_kbit_training */
         random_prepared(&job->transformer, &plan);
     job->plan = plan;

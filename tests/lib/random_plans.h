@@ -224,7 +224,8 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
 /* Fields of keys that one runtime alone reads and that are drawn by name, here or in frozen_jobs.h. Any other is drawn
  * from its row: a key that is new needs nothing here. */
 static const char random_named_fields[] =
-    " compile compile_loss fast_kernels grouped_experts shifted_logits narrow_logits hold_logits transformers_layers "
+    " autocast compile compile_loss fast_kernels grouped_experts shifted_logits narrow_logits hold_logits "
+    "transformers_layers "
     "fsdp1 "
     "checkpoint_within "
     "limit_all_gathers "

@@ -28,12 +28,18 @@ static struct dtp_plan trainer(uint32_t rank)
 }
 
 /* What a sequence of 2048 more takes of a token. */
-static double of_a_token(struct dtp_plan plan)
+static double of_a_token_of(const struct dtp_transformer *t, struct dtp_plan plan)
 {
     plan.micro_batch = 2;
-    double few = (double)predict(&plan, &one_gpu).allocated_peak_bytes;
+    double few = (double)estimate(t, &plan, &one_gpu).allocated_peak_bytes;
     plan.micro_batch = 4;
-    return ((double)predict(&plan, &one_gpu).allocated_peak_bytes - few) / (2 * 2048);
+    return ((double)estimate(t, &plan, &one_gpu).allocated_peak_bytes - few) / (2 * 2048);
+}
+
+static double of_a_token(struct dtp_plan plan)
+{
+    struct dtp_transformer t = llama_7b();
+    return of_a_token_of(&t, plan);
 }
 
 static void assert_near(double value, double expected)
@@ -89,13 +95,13 @@ static void test_norm_chain(void **state)
 {
     (void)state;
     struct dtp_plan plan = trainer(0);
-    struct dtp_norm_chain chain = dtp_norm_chain_of(&plan, true);
+    struct dtp_transformer t = llama_7b();
+    struct dtp_norm_chain chain = dtp_norm_chain_of(&t, &plan, true);
     assert_true(chain.forward == 36 && chain.backward == 92);
     assert_int_equal(chain.saved, 6);
-    chain = dtp_norm_chain_of(&plan, false);
+    chain = dtp_norm_chain_of(&t, &plan, false);
     assert_true(chain.forward == 36 && chain.backward == 84);
     assert_int_equal(chain.saved, 4);
-    struct dtp_transformer t = llama_7b();
     assert_true(dtp_plan_chains_norms(&t, &plan));
     t.norm = DTP_LAYER_NORM; /* one kernel of PyTorch's */
     assert_false(dtp_plan_chains_norms(&t, &plan));
@@ -390,20 +396,25 @@ static void test_gathers_of_replays(void **state)
     assert_false(dtp_plan_gathers_for_replays(&plan));
 }
 
-static double moved_bytes(struct dtp_plan plan)
+static double moved_bytes_of(const struct dtp_transformer *t, struct dtp_plan plan)
 {
-    struct dtp_transformer t = llama_7b();
     struct dtp_cluster cluster = one_gpu;
     struct dtp_program *program;
     double bytes = 0;
     static struct dtp_faults faults;
-    assert_int_equal(resolved(&t, &plan, &cluster, &faults), DTP_OK);
-    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, NULL), DTP_OK);
+    assert_int_equal(resolved(t, &plan, &cluster, &faults), DTP_OK);
+    assert_int_equal(dtp_lower(t, &cluster, &plan, 0, &program, NULL), DTP_OK);
     const struct dtp_op *ops = dtp_program_ops(program);
     for (size_t i = 0; i < dtp_program_op_count(program); i++)
         bytes += ops[i].demand && ops[i].kind != DTP_OP_OPTIMIZER ? ops[i].demand->bytes : 0;
     dtp_program_destroy(program);
     return bytes;
+}
+
+static double moved_bytes(struct dtp_plan plan)
+{
+    struct dtp_transformer t = llama_7b();
+    return moved_bytes_of(&t, plan);
 }
 
 /* fp32 adapters of q, k, v and o under autocast, layers not run again, no dropout. A layer keeps of a token, h = 4096,
@@ -423,6 +434,42 @@ static void test_recast(void **state)
     struct dtp_plan narrow = plan;
     narrow.adapters.dtype = DTP_BF16, narrow.adapters.base = DTP_BASE_NONE;
     assert_near(moved_bytes(plan) - moved_bytes(narrow) - 32 * 4 * 12 * 2 * h * tokens, 2 * 6 * factors);
+}
+
+/* GPT-2's layer, h = 4096, f = 11008, bf16 weights trained, one linear of q, k and v. Of a token without autocast both
+ * LayerNorms keep input and result 2 x 4 h and two numbers each, q, k and v 6 h, the core's result 2 h and a number a
+ * head, GELU x, 0.5 x, tanh and 1 + tanh 8 f, its result 2 f; the head's end 12 x 32000 and what it read 2 h, the final
+ * norm's input 2 h and numbers, the token's index. Autocast runs LayerNorm on a cast, 4 h in place of 2, and GELU's
+ * power: of x the cast, tanh and 1 + tanh are fp32, 0.5 x is not, 14 f in place of 8. So Transformers 5.17 keeps
+ * gpt2-xl's on an H200, tensor by tensor. Kernels move of an element of f, bytes, without autocast 36 forward and 56
+ * backward where one GELU's 4 and 6; under it 76 and 118, and of one of h of each norm the casts of x 6, of the result
+ * 6 and 4 + 4 in place of 2 + 2, backward casts 6 and 6, x's gradient 12 and both vectors' 8 in place of 10. */
+static void test_gelu_new(void **state)
+{
+    (void)state;
+    const double h = 4096, f = 11008, ends = 12 * 32000 + 2 * h + 8 + 8, rest = 6 * h + 2 * h + 4 * 32 + 2 * 8 + 2 * f;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_plan plan = trainer(0);
+    plan.checkpointing = DTP_CHECKPOINT_NONE, plan.shifted_logits = false, plan.fused_qkv = true;
+    t.norm = DTP_LAYER_NORM, t.norm_bias = true, t.position = DTP_POSITION_NONE, t.activation = DTP_GELU;
+    const double one = moved_bytes_of(&t, plan);
+    t.activation = DTP_GELU_NEW;
+    const double narrow = moved_bytes_of(&t, plan);
+    assert_near(narrow - one, 32 * 2048 * f * (36 + 56 - 4 - 6));
+    assert_near(of_a_token_of(&t, plan), 32 * (8 * h + 8 * f + rest) + ends + 2 * h);
+    plan.autocast = true;
+    assert_near(moved_bytes_of(&t, plan) - narrow, 32 * 2048 * (f * (76 + 118 - 36 - 56) + 2 * h * (16 + 22)));
+    assert_near(of_a_token_of(&t, plan), 32 * (12 * h + 14 * f + rest) + ends + 4 * h);
+    plan.runtime = &dtp_runtime_torch, plan.autocast = false; /* one kernel */
+    const double kernel = moved_bytes_of(&t, plan);
+    t.activation = DTP_GELU;
+    assert_true(moved_bytes_of(&t, plan) == kernel);
+    plan = trainer(16), plan.autocast = true;
+    assert_refused(plan, "autocast");
+    plan = trainer(0), dtp_precision_recipe("bf16-mixed", &plan.precision), plan.autocast = true;
+    assert_refused(plan, "autocast");
+    plan.runtime = &dtp_runtime_torch;
+    assert_refused(plan, "autocast");
 }
 
 /* Norms in fp32, 65 of 4096, 2 bytes more each. What a token takes more at the loss: 31 layers' inputs and what the
@@ -536,6 +583,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss),
                                        cmocka_unit_test(test_layer),
                                        cmocka_unit_test(test_recast),
+                                       cmocka_unit_test(test_gelu_new),
                                        cmocka_unit_test(test_norm_chain),
                                        cmocka_unit_test(test_narrow_logits),
                                        cmocka_unit_test(test_deepspeed),

@@ -435,7 +435,7 @@ static void check(struct dtp_resolver *r)
     check_sinks(r);
     check_hook(r);
     check_adapters(r);
-    if (p->executor.gelu_epilogue && r->transformer->activation != DTP_GELU)
+    if (p->executor.gelu_epilogue && !dtp_activation_is_gelu(r->transformer->activation))
         dtp_plan_refuse(r, "gelu_epilogue", "needs a model with GELU");
     if (p->executor.activation_fp8_input_store && (p->executor.gelu_epilogue || r->transformer->experts))
         dtp_plan_refuse(r, "activation_fp8_input_store",

@@ -15,7 +15,8 @@ static enum dtp_form norm_form(const struct dtp_transformer *t)
 static enum dtp_form activation_form(const struct dtp_transformer *t)
 {
     switch (t->activation) {
-    case DTP_GELU: return DTP_FORM_GELU;
+    case DTP_GELU:
+    case DTP_GELU_NEW: return DTP_FORM_GELU;
     case DTP_RELU: return DTP_FORM_RELU;
     case DTP_GEGLU: return DTP_FORM_GEGLU;
     case DTP_SWIGLU_CLAMPED: return DTP_FORM_SWIGLU_CLAMPED;

@@ -3,6 +3,7 @@
  *
  * What differs, and where it stands:
  *   norms        chains of operators on an fp32 copy (plan/norm_chain.h)
+ *   LayerNorms   and powers in fp32 where 16-bit weights are trained under autocast: plan/norm_chain.h, gelu_chain.h
  *   logits       to fp32, and once more without the last token, while the model holds them (dtp_plan_shifts_logits)
  *   checkpoints  reentrant (Trainer calls gradient_checkpointing_enable() without use_reentrant, which means true in
  *                PreTrainedModel): every layer runs again whole, and its result stands until its backward is through
@@ -39,8 +40,20 @@ static void check_gpt_oss(struct dtp_resolver *r)
                         "use grouped_experts, which Transformers 5 has where nothing is said");
 }
 
+static void check_autocast(struct dtp_resolver *r)
+{
+    const struct dtp_precision *of = &r->plan->precision;
+    if (!r->plan->autocast)
+        return;
+    if (dtp_plan_adapts(r->plan))
+        dtp_plan_refuse(r, "autocast", "is not read beside adapters (lora), whose precision bf16-mixed says it");
+    else if (dtp_dtype_bytes(of->params) != 2 || dtp_dtype_bytes(of->compute) != 2)
+        dtp_plan_refuse(r, "autocast", "is of weights in 16 bits; leave it out, or use precision bf16-pure");
+}
+
 static void check(struct dtp_resolver *r)
 {
+    check_autocast(r);
     dtp_runtime_torch.check(r);
     if (r->plan->strategy == DTP_ZERO1)
         dtp_plan_refuse(r, "strategy", "zero1 is not what Trainer has; use ddp, full_shard, or runtime deepspeed");
