@@ -96,6 +96,31 @@ static enum dtp_status make_ends(struct dtp_reading *r)
                            "beside adapters");
 }
 
+static bool names(const char *list, const char *module)
+{
+    for (const char *at = list ? list : ""; *at; at += strcspn(at, ","), at += *at == ',') {
+        size_t length = strcspn(at, ",");
+        if (length == strlen(module) && strncmp(at, module, length) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Modeling files with qkv_proj have gate_up_proj too (modeling_phi3.py) where the list names none of it apart. */
+static enum dtp_status make_fused(struct dtp_reading *r)
+{
+    const char *list = dtp_fact(r, "lora_targets");
+    bool qkv = names(list, "qkv_proj"), up = names(list, "gate_up_proj");
+    bool apart_qkv = names(list, "q_proj") || names(list, "k_proj") || names(list, "v_proj");
+    bool apart_up = names(list, "gate_proj") || names(list, "up_proj");
+    enum dtp_status worst = DTP_OK;
+    if ((qkv || (up && !apart_qkv)) && !dtp_is_said(r, "fused_qkv"))
+        worst = dtp_worse(worst, dtp_make_key(r, "fused_qkv", "true", "lora_targets"));
+    if ((up || (qkv && !apart_up)) && !dtp_is_said(r, "fused_gate_up"))
+        worst = dtp_worse(worst, dtp_make_key(r, "fused_gate_up", "true", "lora_targets"));
+    return worst;
+}
+
 /* Names end in experts.gate_up_proj or experts.down_proj; one that begins with a layer's number is of that layer. */
 static enum dtp_status make_parameters(struct dtp_reading *r)
 {
@@ -146,6 +171,7 @@ enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapte
         worst = dtp_worse(worst, dtp_make_key(r, "lora_targets", "all", "lora_linear"));
     else
         worst = dtp_worse(worst, make(r, "lora_targets", "lora_targets", "q+v")); /* peft's of LLaMA's family */
+    worst = dtp_worse(worst, make_fused(r));
     worst = dtp_worse(worst, make_alpha(r, defaults));
     worst = dtp_worse(worst, make_ends(r));
     worst = dtp_worse(worst, make_parameters(r));
@@ -160,11 +186,17 @@ enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapte
 /* ---- the other way ------------------------------------------------------------------------------------------------
  */
 
-/* Transformers' names: "q_proj,v_proj". */
+/* Transformers' names: "q_proj,v_proj", "qkv_proj". */
 static void say_targets(struct dtp_writing *w)
 {
     char list[128] = "", one[DTP_TARGETS_BYTES];
-    uint32_t targets = dtp_written_job(w)->plan.adapters.targets;
+    const struct dtp_plan *plan = &dtp_written_job(w)->plan;
+    uint32_t targets = plan->adapters.targets;
+    if (plan->fused_qkv && targets & DTP_TARGETS_QKV)
+        snprintf(list, sizeof list, "qkv_proj"), targets &= ~DTP_TARGETS_QKV;
+    if (plan->fused_gate_up && targets & DTP_TARGETS_UP)
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%sgate_up_proj", *list ? "," : ""),
+            targets &= ~DTP_TARGETS_UP;
     for (int i = 0; i < DTP_TARGET_COUNT; i++)
         if (targets & 1u << i) {
             dtp_targets_text(1u << i, one);

@@ -15,7 +15,8 @@ struct dtp_resolution {
     struct dtp_draft draft;
     struct dtp_faults *faults;
     enum dtp_status status;
-    bool silent; /* no notes on the plan: whoever asks compares many and shows none */
+    bool fused_qkv, fused_gate_up; /* of the model's file (struct dtp_hf_config) */
+    bool silent;                   /* no notes on the plan: whoever asks compares many and shows none */
 };
 
 static inline bool given(const struct dtp_resolution *r, enum dtp_key key)

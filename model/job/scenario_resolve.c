@@ -46,6 +46,7 @@ static bool base_from_model(struct dtp_resolution *r, struct dtp_transformer *ou
         worsen(r, status);
         config = config ? config : &now;
         *out = config->transformer;
+        r->fused_qkv = config->fused_qkv, r->fused_gate_up = config->fused_gate_up;
         if (config->unused[0])
             dtp_note_model(r, "not used of the file: %s", config->unused);
         return status == DTP_OK;
@@ -284,6 +285,17 @@ static void choose_stream(struct dtp_resolution *r, struct dtp_plan *plan)
         plan->sequence_parallel = false;
 }
 
+/* Linears as the model's file has them, where Transformers' layers run; of adapters their targets say which. */
+static void choose_linears(struct dtp_resolution *r, struct dtp_plan *plan)
+{
+    if (!dtp_plan_layers(plan)->inputs_require_grad || plan->adapters.rank)
+        return;
+    if (!given(r, DTP_KEY_fused_qkv))
+        plan->fused_qkv = r->fused_qkv;
+    if (!given(r, DTP_KEY_fused_gate_up))
+        plan->fused_gate_up = r->fused_gate_up;
+}
+
 static void choose_offload(struct dtp_resolution *r, struct dtp_plan *plan)
 {
     const char *word = text_of(r, DTP_KEY_offload);
@@ -393,6 +405,7 @@ static void choose_words(struct dtp_resolution *r)
     choose_runtime(r, plan);
     choose_cp_comm(r, plan);
     choose_stream(r, plan);
+    choose_linears(r, plan);
     choose_offload(r, plan);
     choose_precision(r, plan);
 }

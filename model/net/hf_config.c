@@ -160,6 +160,7 @@ static enum dtp_status read_object(struct dtp_hf_reader *reader, struct dtp_hf_c
     if (!family)
         return DTP_BAD_INPUT;
     read_family(reader, family, t);
+    out->fused_qkv = family->fused_qkv, out->fused_gate_up = family->fused_gate_up;
     dtp_hf_list_unused(reader, &out->transformer, out->unused, sizeof out->unused);
     if (text_type)
         dtp_append_part(out->unused, sizeof out->unused, ", ", "all but text_config (the vision tower is left out)");

@@ -25,8 +25,10 @@ struct dtp_hf_family {
     bool modern; /* LLaMA-like: RMSNorm, RoPE, no biases; else GPT-like: LayerNorm, learned positions, biases everywhere
                   */
     bool gated;  /* the MLP has a gate */
-    bool experts; /* of this family's own; of others they are refused */
-    bool tied;    /* default of tie_word_embeddings */
+    bool fused_qkv, fused_gate_up; /* one linear of them in Transformers' modeling file (c_attn, query_key_value, Wqkv,
+                                      qkv_proj; gate_up_proj) */
+    bool experts;                  /* of this family's own; of others they are refused */
+    bool tied;                     /* default of tie_word_embeddings */
     void (*finish)(struct dtp_hf_reader *reader, struct dtp_transformer *t); /* may be NULL */
 };
 

@@ -281,7 +281,9 @@ double dtp_transformer_model_flops_per_token(const struct dtp_transformer *trans
 /* A shape with what the file says besides that training may depend on and no prediction uses. */
 struct dtp_hf_config {
     struct dtp_transformer transformer;
-    char unused[256]; /* "attention_dropout 0.1, torch_dtype bfloat16", or "" */
+    bool fused_qkv,
+        fused_gate_up; /* Transformers' modeling file of its type has one linear of q, k and v; of gate and up */
+    char unused[256];  /* "attention_dropout 0.1, torch_dtype bfloat16", or "" */
 };
 enum dtp_status dtp_hf_config_read(const char *path, struct dtp_hf_config *out, struct dtp_faults *faults);
 /* The same from memory; `name` stands for the file in messages. For tests and the fuzzer. */

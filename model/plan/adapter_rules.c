@@ -40,6 +40,22 @@ void dtp_plan_derive_adapters(struct dtp_resolver *r)
         a->base = DTP_BASE_NF4_DOUBLE;
 }
 
+/* A fused linear of Transformers' has one A and one B, whose result is that of all. */
+static void check_fused(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const uint32_t targets = p->adapters.targets, qkv = targets & DTP_TARGETS_QKV, up = targets & DTP_TARGETS_UP;
+    bool modelled = p->runtime->inputs_require_grad && !p->compile && !p->adapters.dora && !p->adapters.prepare_kbit;
+    if ((p->fused_qkv || p->fused_gate_up) && !modelled)
+        dtp_plan_refuse(r, p->fused_qkv ? "fused_qkv" : "fused_gate_up",
+                        "with adapters (lora) is modelled under runtime peft alone, without dora and prepare_kbit: "
+                        "elsewhere each projection has its own; leave it out");
+    else if (p->fused_qkv && qkv && qkv != DTP_TARGETS_QKV)
+        dtp_plan_refuse(r, "lora_targets", "names a part of the one linear of q, k and v (fused_qkv); name all of it");
+    else if (p->fused_gate_up && up && up != DTP_TARGETS_UP)
+        dtp_plan_refuse(r, "lora_targets", "names a part of the one linear of gate and up (fused_gate_up); name both");
+}
+
 static void check_runtime(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -78,9 +94,7 @@ static void check_runtime(struct dtp_resolver *r)
     if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         dtp_plan_refuse(r, "checkpointing",
                         "selective with adapters (lora) is not modelled; use full, every-N or none");
-    if (p->fused_qkv || p->fused_gate_up)
-        dtp_plan_refuse(r, p->fused_qkv ? "fused_qkv" : "fused_gate_up",
-                        "with adapters (lora) is not modelled: each projection has its own; leave it out");
+    check_fused(r);
 }
 
 /* Eager operators of one linear alone are what is counted (lower_magnitudes.c). */

@@ -140,13 +140,17 @@ bool dtp_parameters_parse(const char *text, uint32_t *out)
     return found || none;
 }
 
-/* One of a list's words, with or without the "_proj" of Transformers' names. */
+/* One of a list's words, with or without the "_proj" of Transformers' names; several where they are one linear. */
 static bool parse_target(const char *word, size_t length, uint32_t *targets)
 {
     static const char suffix[] = "_proj";
     size_t tail = sizeof suffix - 1;
     if (length > tail && !memcmp(word + length - tail, suffix, tail))
         length -= tail;
+    if (length == 3 && !memcmp(word, "qkv", length))
+        return *targets |= DTP_TARGETS_QKV, true;
+    if (length == 7 && !memcmp(word, "gate_up", length))
+        return *targets |= DTP_TARGETS_UP, true;
     for (int i = 0; i < DTP_TARGET_COUNT; i++)
         if (strlen(target_words[i]) == length && !memcmp(word, target_words[i], length)) {
             *targets |= 1u << i;
@@ -179,31 +183,31 @@ bool dtp_targets_parse(const char *text, uint32_t *out)
 
 /* ---- which weights ----------------------------------------------------------------------------------------------- */
 
-/* The target that a matrix is; DTP_TARGET_COUNT: none. */
-static enum dtp_adapter_target target_of(enum dtp_layer_matrix_id id)
+/* The targets that a matrix is, several where it is one of them side by side; 0: none. */
+static uint32_t targets_of(const struct dtp_layer_kind *kind, enum dtp_layer_matrix_id id)
 {
     switch (id) {
-    case DTP_MATRIX_Q: return DTP_TARGET_Q;
-    case DTP_MATRIX_K: return DTP_TARGET_K;
-    case DTP_MATRIX_V: return DTP_TARGET_V;
-    case DTP_MATRIX_OUTPUT: return DTP_TARGET_OUTPUT;
+    case DTP_MATRIX_QKV: return DTP_TARGETS_QKV;
+    case DTP_MATRIX_Q: return 1u << DTP_TARGET_Q;
+    case DTP_MATRIX_K: return 1u << DTP_TARGET_K;
+    case DTP_MATRIX_V: return 1u << DTP_TARGET_V;
+    case DTP_MATRIX_OUTPUT: return 1u << DTP_TARGET_OUTPUT;
     case DTP_MATRIX_GATE:
-    case DTP_MATRIX_SHARED_GATE: return DTP_TARGET_GATE;
-    case DTP_MATRIX_UP:
-    case DTP_MATRIX_SHARED_UP: return DTP_TARGET_UP;
+    case DTP_MATRIX_SHARED_GATE: return 1u << DTP_TARGET_GATE;
+    case DTP_MATRIX_UP: return kind->packs_up && !kind->experts ? DTP_TARGETS_UP : 1u << DTP_TARGET_UP;
+    case DTP_MATRIX_SHARED_UP: return 1u << DTP_TARGET_UP;
     case DTP_MATRIX_DOWN:
-    case DTP_MATRIX_SHARED_DOWN: return DTP_TARGET_DOWN;
-    default: return DTP_TARGET_COUNT; /* routers; latents and packed ones, which are refused */
+    case DTP_MATRIX_SHARED_DOWN: return 1u << DTP_TARGET_DOWN;
+    default: return 0; /* routers; latents, which are refused */
     }
 }
 
 void dtp_plan_widen_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind)
 {
-    const uint32_t linears = plan->bf16_linears, qkv = DTP_TARGETS_QKV;
+    const uint32_t linears = plan->bf16_linears;
     for (int i = 0; i < kind->matrices && linears; i++) {
-        enum dtp_adapter_target target = target_of(kind->matrix[i].id);
-        bool named = target < DTP_TARGET_COUNT && linears & 1u << target;
-        kind->matrix[i].wide |= named || (kind->matrix[i].id == DTP_MATRIX_QKV && (linears & qkv) == qkv);
+        const uint32_t targets = targets_of(kind, kind->matrix[i].id);
+        kind->matrix[i].wide |= targets && (linears & targets) == targets;
     }
 }
 
@@ -217,11 +221,10 @@ void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kin
     const bool parameters =
         !dtp_plan_calls_experts(plan); /* experts are, and no linears (Transformers 5, torchtitan) */
     for (int i = 0; i < kind->matrices; i++) {
-        enum dtp_adapter_target target = target_of(kind->matrix[i].id);
+        const uint32_t targets = targets_of(kind, kind->matrix[i].id);
         kind->matrix[i].frozen = true;
-        bool named = target < DTP_TARGET_COUNT && choice->targets & 1u << target;
-        kind->matrix[i].folded =
-            kind->matrix[i].expert && target < DTP_TARGET_COUNT && choice->parameters & 1u << target;
+        bool named = targets && (choice->targets & targets) == targets;
+        kind->matrix[i].folded = kind->matrix[i].expert && choice->parameters & targets;
         named = kind->matrix[i].expert && parameters ? kind->matrix[i].folded : named;
         kind->matrix[i].rank = named ? choice->rank : 0;
         kind->matrix[i].magnitudes = choice->dora && kind->matrix[i].rank ? kind->matrix[i].out : 0;

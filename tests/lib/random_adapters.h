@@ -81,6 +81,10 @@ static inline bool random_peft(struct random_job *job)
         job->transformer.activation = DTP_GELU_NEW;
     if (adapts && random_below(4) == 0) /* prepare_model_for_kbit_training */
         random_prepared(&job->transformer, &plan);
+    const struct dtp_adapter_choice *a = &plan.adapters;
+    bool fuses = !a->rank || (!a->dora && !a->prepare_kbit);
+    plan.fused_qkv = fuses && random_bool() && (!a->rank || (a->targets & DTP_TARGETS_QKV) % DTP_TARGETS_QKV == 0);
+    plan.fused_gate_up = fuses && random_bool() && (!a->rank || (a->targets & DTP_TARGETS_UP) % DTP_TARGETS_UP == 0);
     job->plan = plan;
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }

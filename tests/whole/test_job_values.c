@@ -40,6 +40,7 @@ static const char *const bases[] = {
     "model=llama-2-7b gpus=8 sliding_window=1024",
     "model=llama-2-7b gpus=8 lora=16",
     "model=llama-2-7b gpus=8 strategy=full_shard runtime=peft",
+    "model=gpt2-124m gpus=8 strategy=ddp runtime=peft precision=bf16-pure",
     "model=llama-2-7b gpus=8 strategy=full_shard runtime=peft fsdp1=true lora=16 checkpointing=full",
     "model=llama-2-7b gpus=8 strategy=full_shard precision=fp8-rowwise",
     "model=llama-2-7b gpus=8 strategy=ddp runtime=peft lora=16 base=int4",

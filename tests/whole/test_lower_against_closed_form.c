@@ -321,9 +321,11 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
         for (int m = 0; m < projection[i].count; m++) {
             bool linear = !projection[i].experts || dtp_plan_calls_experts(p);
             bool adapted = linear && a->targets & 1u << projection[i].target[m];
+            bool fused = i == 0 ? p->fused_qkv : i == 2 && !t->experts && p->fused_gate_up; /* one A for all */
+            double in = m && fused ? 0 : (double)projection[i].in;
             once += (double)(projection[i].in * projection[i].out[m]);
-            adapters += adapted ? r * (double)(projection[i].in + projection[i].out[m]) : 0;
-            into += adapted ? r * (double)projection[i].in : 0;
+            adapters += adapted ? r * (in + (double)projection[i].out[m]) : 0;
+            into += adapted ? r * in : 0;
             norms +=
                 adapted && a->dora ? 2 * r * (double)(projection[i].in * (projection[i].in + projection[i].out[m])) : 0;
             flops += adapted ? layers * 2 * again * (double)(projection[i].in * projection[i].out[m]) : 0;
