@@ -72,8 +72,8 @@ bool dtp_plan_casts_weights(const struct dtp_plan *plan)
 
 bool dtp_plan_shifts_logits(const struct dtp_plan *plan)
 {
-    bool written = plan->shifted_logits || plan->narrow_logits || plan->loss == DTP_LOSS_FUSED;
-    return dtp_plan_layers(plan)->shifts_logits && written && plan->loss != DTP_LOSS_CHUNKED && !plan->compile;
+    return dtp_plan_layers(plan)->shifts_logits && plan->shifted_logits && plan->loss != DTP_LOSS_CHUNKED &&
+           !plan->compile;
 }
 
 static bool wide_scores(const struct dtp_plan *plan)

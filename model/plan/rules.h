@@ -127,8 +127,7 @@ struct dtp_plan dtp_plan_of_wide_layers(const struct dtp_plan *plan);
 bool dtp_plan_casts_weights(const struct dtp_plan *plan);
 /* Cross entropy as Transformers' models had it until release 4.49 (modeling_llama.py, loss/loss_utils.py:
  * ForCausalLMLoss): logits.float(), then logits[..., :-1, :].contiguous(), beside the 16-bit logits that the model's
- * forward still names (shifted_logits, which narrow_logits and a fused loss have besides). Later ones shift the labels,
- * and their loss is any eager one. */
+ * forward still names (shifted_logits). Later ones shift the labels, and their loss is any other's. */
 bool dtp_plan_shifts_logits(const struct dtp_plan *plan);
 /* Bytes of an element of that loss, and of the copy without the last token: fp32, or of models whose code leaves logits
  * alone (narrow_logits) the copy in the compute dtype, the loss in fp32 where autocast makes it so. */

@@ -54,6 +54,13 @@ void dtp_run_write_libraries(struct writer *w)
         return;
     }
     write_optimizer(w);
+    if (!w->run->lora_rank && noted(w, "weights bf16") && noted(w, "bf16 autocast") &&
+        strstr(w->run->precision_recipe, "pure"))
+        set_switch(w, "autocast", true);
+    if (noted(w, "q, k and v are one linear"))
+        set_switch(w, "fused_qkv", true);
+    if (noted(w, "gate and up are one linear"))
+        set_switch(w, "fused_gate_up", true);
     if (w->run->experts) /* experts_implementation of release 5 */
         set_switch(w, "grouped_experts", true);
     if (!w->run->lora_rank)
