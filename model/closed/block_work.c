@@ -8,7 +8,6 @@
 #include "plan/fp8_casts.h"
 #include "plan/gelu_chain.h"
 #include "plan/graph_modules.h"
-#include "plan/host_calls.h"
 #include "plan/layer_tensors.h"
 #include "plan/slice.h"
 #include "cost/calibration.h"
@@ -490,16 +489,6 @@ static void count_exchanges(const struct dtp_plan *plan, const struct dtp_layer_
     if (keeps != DTP_KEEPS_ALL_BUT_CORE && keeps != DTP_KEEPS_PARTS)
         work->exchanges_again = megatron ? 1 : 2 + 1;
     work->exchange_s = megatron ? dtp_calibration.megatron_experts_s : dtp_calibration.expert_exchange_s;
-}
-
-double dtp_block_calls_s(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool experts)
-{
-    const struct dtp_execution execution = dtp_plan_execution(plan);
-    double hooks = (double)dtp_plan_unit_hooks(plan, false) + (double)dtp_plan_unit_hooks(plan, true);
-    double calls_s = 2 * (double)dtp_plan_compiled_calls(plan, transformer, experts) * dtp_calibration.compiled_call_s;
-    double modules = (double)dtp_plan_module_hooks(plan, transformer) * (dtp_plan_replays_all(plan) ? 3 : 2);
-    return calls_s + modules * dtp_unit_hooks_s(&execution) +
-           (plan->wrap_layers ? hooks / plan->wrap_layers * dtp_unit_hooks_s(&execution) : 0);
 }
 
 /* Megatron's layers: two norms, four matmuls, an attention of two kernels, activation and sum; backward twice that for

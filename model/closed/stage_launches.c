@@ -1,6 +1,8 @@
 #include "closed/stage_launches.h"
 
+#include "cost/calibration.h"
 #include "cost/op_cost.h"
+#include "plan/checkpointing.h"
 #include "plan/context.h"
 #include "plan/host_calls.h"
 #include "plan/norm_chain.h"
@@ -146,4 +148,16 @@ double dtp_root_hooks_s(const struct dtp_plan *plan)
     const struct dtp_execution execution = dtp_plan_execution(plan);
     return ((double)dtp_plan_unit_hooks(plan, false) + (double)dtp_plan_unit_hooks(plan, true)) *
            dtp_unit_hooks_s(&execution);
+}
+
+double dtp_block_calls_s(const struct dtp_transformer *transformer, const struct dtp_plan *plan, bool experts)
+{
+    const struct dtp_execution execution = dtp_plan_execution(plan);
+    double hooks = (double)dtp_plan_unit_hooks(plan, false) + (double)dtp_plan_unit_hooks(plan, true);
+    double calls_s = 2 * (double)dtp_plan_compiled_calls(plan, transformer, experts) * dtp_calibration.compiled_call_s;
+    const uint64_t every = dtp_plan_checkpoint_rule(plan).every; /* layers of which one runs again; 0: none */
+    double passes = 2 + (every ? 1 / (double)every : 0);
+    double modules = (double)dtp_plan_module_hooks(plan, transformer) * passes;
+    return calls_s + modules * dtp_unit_hooks_s(&execution) +
+           (plan->wrap_layers ? hooks / plan->wrap_layers * dtp_unit_hooks_s(&execution) : 0);
 }

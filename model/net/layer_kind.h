@@ -107,8 +107,7 @@ struct dtp_layer_kind {
     bool pads_values; /* of the runtime's kernels: values of latent attention are padded to the width of keys */
     bool own_values;  /* they are a tensor of their own, not a view of what was projected: padded, or the runtime's */
     /* Of the runtime, under autocast: results of experts are multiplied by their weights in 16 bits, where rows are put
-     * back in order; and norms of heads, whose weights are fp32 and heads are not, are composites of eager operators
-     * (rms_norm_composite of aten's layer_norm.cpp), which keep the heads in fp32, before and after. */
+     * back in order. */
     bool narrows_sums;
     uint64_t qk_copied; /* fp32 numbers that norms of q and k keep of a token beside their statistics */
     bool narrows;       /* of the runtime: matmuls read a cast of the residual stream, where no norm stands between */

@@ -295,7 +295,8 @@ static void count_chains(const struct dtp_transformer *t, struct dtp_layer_tenso
 }
 
 /* Of a token, in numbers of fp32, what eager norms of queries and keys keep for backward beside what they read: under
- * autocast a cast and a result, each of 4 bytes; of a chain the fp32 copy in its place, with the normed rows where its
+ * autocast, where weights are fp32 and heads are not, a composite's cast and result, each of 4 bytes
+ * (rms_norm_composite of aten's layer_norm.cpp); of a chain the fp32 copy in its place, with the normed rows where its
  * weight is trained. */
 static uint64_t qk_copied(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                           const struct dtp_layer_tensors *out)

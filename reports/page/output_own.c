@@ -140,8 +140,8 @@ static enum dtp_status seal(struct dtp_output_file *output, enum language langua
     if (!read)
         return dtp_fault(faults, DTP_ENVIRONMENT, output->path, 0, "cannot be read again to be sealed");
     size_t length = write_seal(language, digest, words);
-    if (fseeko(output->file, bytes - end, SEEK_SET) == 0)
-        fwrite(words, 1, length, output->file);
+    if (fseeko(output->file, bytes - end, SEEK_SET) != 0 || fwrite(words, 1, length, output->file) != length)
+        return dtp_fault(faults, DTP_ENVIRONMENT, output->path, 0, "cannot be sealed");
     return DTP_OK;
 }
 

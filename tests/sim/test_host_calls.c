@@ -123,11 +123,12 @@ static void test_formulas_count_the_same(void **state)
     static const struct {
         enum dtp_strategy strategy;
         uint32_t tp, pp, micro_steps, gpus;
-        bool compile;
+        bool compile, checkpointed;
     } jobs[] = {{DTP_DDP, 1, 1, 1, 1, false},        {DTP_DDP, 1, 1, 2, 2, true},
                 {DTP_FULL_SHARD, 1, 1, 1, 2, false}, {DTP_FULL_SHARD, 1, 1, 2, 2, true},
                 {DTP_FULL_SHARD, 2, 1, 1, 4, false}, {DTP_FULL_SHARD, 2, 1, 1, 4, true},
-                {DTP_DDP, 1, 2, 4, 2, false},        {DTP_DDP, 1, 2, 4, 2, true}};
+                {DTP_DDP, 1, 2, 4, 2, false},        {DTP_DDP, 1, 2, 4, 2, true},
+                {DTP_ZERO3, 1, 1, 1, 4, false},      {DTP_ZERO3, 1, 1, 2, 4, false, true}};
     const struct dtp_transformer t = small_model(2 * LAYERS);
     const double more_s = 1e-3;
     (void)state;
@@ -135,6 +136,9 @@ static void test_formulas_count_the_same(void **state)
         struct dtp_plan plan = torch_plan(jobs[i].strategy, jobs[i].compile);
         plan.tp = jobs[i].tp, plan.pp = jobs[i].pp, plan.accumulate = jobs[i].micro_steps;
         plan.sequence_parallel = plan.tp > 1;
+        plan.checkpointing = jobs[i].checkpointed ? DTP_CHECKPOINT_FULL : plan.checkpointing;
+        if (plan.strategy == DTP_ZERO3)
+            plan.runtime = dtp_runtime_find("deepspeed");
         const struct dtp_cluster cluster = test_cluster(test_h200(), jobs[i].gpus, jobs[i].gpus);
         resolve_plan(&plan, &t, &cluster);
         struct dtp_program *program = NULL;

@@ -2,7 +2,8 @@
  * copied into, and an all-reduce before a gradient that no longer fits, of a flattened copy where slices of several
  * ranks are in the bucket (allreduce_bucket; a single tensor is a view of itself). Sums go back into the bucket, and
  * when the copy is gone those of the rank's own parameters to where they rest: all that have a slice in its part, each
- * whole (copy_grads_in_partition). One that is larger than reduce_bucket_size by itself stays where it is until then.
+ * whole (copy_grads_in_partition); under offload, and where experts are a group of their own, the bare part is counted.
+ * One that is larger than reduce_bucket_size by itself stays where it is until then.
  *
  * A bucket, two with overlap_comm, is allocated by the first gradient and stands until gradients have been reduced.
  * Without overlap_comm reductions run on the compute stream; with it on their own, and compute waits for the previous
