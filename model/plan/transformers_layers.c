@@ -45,8 +45,6 @@ void dtp_plan_check_transformers(struct dtp_resolver *r)
         dtp_plan_refuse(r, "checkpointing", "Transformers' gradient_checkpointing is of every layer; use full or none");
     if (p->loss == DTP_LOSS_CHUNKED)
         dtp_plan_refuse(r, "loss", "chunked is not what Transformers' models have; use eager or fused");
-    if (p->compile)
-        dtp_plan_refuse(r, "compile", "is not modelled with Transformers' layers; leave it out, or use runtime torch");
     if (p->pp > 1)
         dtp_plan_refuse(r, "pp", "above 1 does not exist in Trainer; use 1");
     if (r->transformer->norm_place != DTP_NORMS_BEFORE)
@@ -57,5 +55,7 @@ void dtp_plan_check_transformers(struct dtp_resolver *r)
     if (r->transformer->activation == DTP_GELU_NEW && r->transformer->experts)
         dtp_plan_refuse(r, "activation", "gelu_new of experts is not modelled of Transformers' layers; use gelu");
     if (r->transformer->final_softcap > 0)
-        dtp_plan_refuse(r, "final_softcap", "is not modelled under runtime peft; use runtime torch");
+        dtp_plan_refuse(r, "final_softcap",
+                        "is not modelled of Transformers' layers; use runtime torch, or transformers_layers false "
+                        "under runtime deepspeed");
 }
