@@ -1,6 +1,7 @@
 /* Accelerate: what several of its settings say together. */
 #include "import/formats.h"
 #include "import/write.h"
+#include "plan/adapters.h"
 #include "plan/rules.h"
 #include "plan/runtime.h"
 
@@ -34,25 +35,45 @@ static uint64_t count_of(const struct dtp_reading *r, const char *fact, uint64_t
     return text && dtp_number_parse_integer(text, false, 1, 1000000, &count) ? count : otherwise;
 }
 
+const char *dtp_accelerate_mixed(const struct dtp_reading *r)
+{
+    if (is(dtp_fact_of(r, "trainer", "bf16"), "true"))
+        return "bf16";
+    return is(dtp_fact_of(r, "trainer", "fp16"), "true") ? "fp16" : dtp_fact_of(r, "accelerate", "mixed");
+}
+
+bool dtp_accelerate_runs_deepspeed(const struct dtp_reading *r)
+{
+    return dtp_reads_beside(r, "deepspeed") || is(dtp_fact_of(r, "accelerate", "distributed"), "deepspeed");
+}
+
+enum dtp_status dtp_make_kept_root(struct dtp_reading *r, const char *strategy, const char *fact)
+{
+    return is(strategy, "shard_grad_op") ? DTP_OK : dtp_make_key(r, "keep_root", "true", fact);
+}
+
 /* FullyShardedDataParallelPlugin.set_mixed_precision: parameters are gathered and gradients reduced in the recipe's
- * 16-bit format, under FSDP1 and FSDP2 alike, while the sharded parameters are fp32. DDP runs under autocast. */
+ * 16-bit format, under FSDP1 and FSDP2 alike, while the sharded parameters are fp32; gradients of adapters are reduced
+ * as they are. DDP runs under autocast, of weights as the program loads them: fp32, unless TrainingArguments beside
+ * say more (trainer.c). */
 static enum dtp_status read_formats(struct dtp_reading *r, bool fsdp)
 {
-    const char *mixed = dtp_fact(r, "mixed");
+    const char *mixed = dtp_accelerate_mixed(r), *fact = dtp_fact(r, "mixed") ? "mixed" : NULL;
+    bool said = dtp_reads_beside(r, "trainer") && !is(mixed, "fp8") && !dtp_accelerate_runs_deepspeed(r);
+    enum dtp_status status = DTP_OK;
     if (is(mixed, "fp8") && !dtp_fact(r, "fp8_backend"))
         return dtp_refuse_fact(r, "mixed",
                                "fp8 is modelled by torchao's recipes alone; fp8_config.backend: AO says it");
-    enum dtp_status status = dtp_make_key(r, "precision",
-                                          is(mixed, "bf16")   ? "bf16-mixed"
-                                          : is(mixed, "fp16") ? "fp16-mixed"
-                                          : is(mixed, "fp8")  ? "fp8-tensorwise"
-                                                              : "fp32",
-                                          mixed ? "mixed" : NULL);
-    if (fsdp && (is(mixed, "bf16") || is(mixed, "fp8")))
-        status = dtp_worse(status, dtp_make_key(r, "reduce_dtype", "bf16", "mixed"));
-    if (fsdp && is(mixed, "fp16"))
-        status = dtp_worse(status, dtp_make_key(r, "reduce_dtype", "fp16", "mixed"));
-    return status;
+    if (!said)
+        status = dtp_make_key(r, "precision",
+                              is(mixed, "bf16")   ? "bf16-mixed"
+                              : is(mixed, "fp16") ? "fp16-mixed"
+                              : is(mixed, "fp8")  ? "fp8-tensorwise"
+                                                  : "fp32",
+                              fact);
+    if (!fsdp || dtp_trains_adapters(r) || !mixed || is(mixed, "no"))
+        return status;
+    return dtp_worse(status, dtp_make_key(r, "reduce_dtype", is(mixed, "fp16") ? "fp16" : "bf16", fact));
 }
 
 /* FSDP2 has reshard_after_forward in the place of FSDP1's strategies; replicas are an axis of parallelism_config. */
@@ -82,6 +103,8 @@ static enum dtp_status read_fsdp(struct dtp_reading *r)
     status = dtp_worse(status, dtp_make_key(r, "strategy", sharding ? sharding : "full_shard", fact));
     if (!is(sharding, "ddp"))
         status = dtp_worse(status, dtp_make_key(r, "fsdp1", second ? "false" : "true", "fsdp_version"));
+    if (second && !is(reshard, "false") && !is(dtp_fact(r, "offload"), "params"))
+        status = dtp_worse(status, dtp_make_kept_root(r, sharding, "fsdp_version"));
     return status;
 }
 
@@ -138,7 +161,8 @@ static enum dtp_status read_settings(struct dtp_reading *r)
         if (dtp_fact(r, "file") && !dtp_fact(r, "mixed")) /* the other file's */
             return dtp_worse(status, read_cluster(r));
     } else {
-        status = dtp_make_key(r, "runtime", "torch", "distributed");
+        bool layers = dtp_reads_beside(r, "trainer") || dtp_reads_beside(r, "peft"); /* Transformers', as those say */
+        status = layers ? DTP_OK : dtp_make_key(r, "runtime", "torch", "distributed");
         status = dtp_worse(status, fsdp ? read_fsdp(r) : dtp_make_key(r, "strategy", "ddp", "distributed"));
         if (dtp_fact(r, "dynamo"))
             status = dtp_worse(status, dtp_make_key(r, "compile", dtp_fact(r, "dynamo"), "dynamo"));
@@ -183,24 +207,29 @@ static void write_deepspeed(struct dtp_writing *w, const struct dtp_plan *plan)
     dtp_say_path(w, "deepspeed_config.zero3_init_flag", plan->strategy == DTP_ZERO3 ? "true" : "false", false);
 }
 
+const char *dtp_written_mixed(const struct dtp_plan *plan)
+{
+    const struct dtp_precision *of = &plan->precision;
+    bool whole = !plan->adapters.rank && !plan->autocast && dtp_dtype_bytes(of->params) == dtp_dtype_bytes(of->compute);
+    bool pure = strcmp(plan->runtime->name, "deepspeed") != 0 && (whole || dtp_plan_widens_adapters(plan));
+    if (of->compute == DTP_FP8)
+        return "fp8";
+    return pure ? "no" : of->compute == DTP_BF16 ? "bf16" : of->compute == DTP_FP16 ? "fp16" : "no";
+}
+
 static void write_settings(struct dtp_writing *w)
 {
     const struct dtp_job *job = dtp_written_job(w);
     const struct dtp_plan *plan = &job->plan;
     bool deepspeed = strcmp(plan->runtime->name, "deepspeed") == 0, fsdp = dtp_plan_is_fsdp(plan);
-    const enum dtp_dtype compute = plan->precision.compute;
     dtp_say_path(w, "compute_environment", "LOCAL_MACHINE", false);
     dtp_say(w, "distributed", deepspeed ? "deepspeed" : fsdp ? "fsdp" : job->cluster.gpus > 1 ? "ddp" : "single");
-    dtp_say(w, "mixed",
-            compute == DTP_BF16   ? "bf16"
-            : compute == DTP_FP16 ? "fp16"
-            : compute == DTP_FP8  ? "fp8"
-                                  : "no");
+    dtp_say(w, "mixed", dtp_written_mixed(plan));
     dtp_say_count(w, "machines", job->cluster.nodes);
     dtp_say_key(w, "gpus");
     dtp_say_path(w, "rdzv_backend", "static", false);
     dtp_say_path(w, "main_training_function", "main", false);
-    if (compute == DTP_FP8) {
+    if (plan->precision.compute == DTP_FP8) {
         dtp_say(w, "fp8_backend", "torchao");
         dtp_say_key(w, "fp8_all_gather");
     }

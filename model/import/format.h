@@ -85,6 +85,8 @@ const char *dtp_row_choices(const struct dtp_row *row, char *out, size_t bytes);
 /* The fact of that name as ours says it, or NULL where the file does not say it or says what is done anyway ("false=").
  * `fact` is one of the format's or, where several share code, of another's. */
 const char *dtp_fact(const struct dtp_reading *reading, const char *fact);
+/* The same of the file of that format, be it this one, read already or not yet; NULL where there is none. */
+const char *dtp_fact_of(const struct dtp_reading *reading, const char *format, const char *fact);
 /* Whether the file has a setting of that fact, whatever it says. */
 bool dtp_says_fact(const struct dtp_reading *reading, const char *fact);
 /* Whether the file says auto for it. */
@@ -122,5 +124,15 @@ struct dtp_adapter_defaults {
 enum dtp_status dtp_make_adapters(struct dtp_reading *reading, const struct dtp_adapter_defaults *defaults);
 /* Whether the file has adapters. */
 bool dtp_adapter_fact(const struct dtp_reading *reading);
+/* Whether any has: this file, TrainingArguments or peft's beside it, what comes before them. */
+bool dtp_trains_adapters(const struct dtp_reading *reading);
+
+/* What Accelerate does, by its own file or by TrainingArguments, whose program runs by it (accelerate.c). Autocast:
+ * bf16, fp16, fp8, no or NULL; TrainingArguments come first, which say it to Accelerate by its variable
+ * (training_args.py). */
+const char *dtp_accelerate_mixed(const struct dtp_reading *reading);
+bool dtp_accelerate_runs_deepspeed(const struct dtp_reading *reading);
+/* FSDP2 of that strategy keeps its root gathered (reports/h200/library_runs.md), where it frees any weights. */
+enum dtp_status dtp_make_kept_root(struct dtp_reading *reading, const char *strategy, const char *fact);
 
 #endif

@@ -285,11 +285,14 @@ static enum dtp_status check_needed(struct dtp_reading *r)
                    : DTP_OK;
 }
 
-static void forget_fates(struct dtp_entries *entries)
+/* Rows of all files come first: one file may ask for what another says. */
+static void begin_reading(struct dtp_import_file *file)
 {
-    for (size_t i = 0; i < entries->count; i++) {
-        entries->items[i].fate = DTP_ENTRY_UNREAD;
-        entries->items[i].words = NULL;
+    for (size_t i = 0; i < file->entries.count; i++) {
+        struct dtp_entry *entry = &file->entries.items[i];
+        entry->fate = DTP_ENTRY_UNREAD;
+        entry->words = NULL;
+        entry->row = dtp_format_row(file->format, entry->path);
     }
 }
 
@@ -300,7 +303,7 @@ enum dtp_status dtp_import_apply(struct dtp_import *import, struct dtp_scenario 
     enum dtp_status worst = DTP_OK;
     import->pending_count = 0;
     for (size_t i = 0; i < import->count; i++)
-        forget_fates(&import->files[i].entries);
+        begin_reading(&import->files[i]);
     for (size_t i = import->count; i-- > 0;) {
         reading.file = &import->files[i];
         worst = dtp_worse(worst, dtp_reading_run(&reading));

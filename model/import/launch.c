@@ -26,7 +26,7 @@ static const struct dtp_launcher launchers[] = {
      {NULL, NULL},
      "torchrun $ranks -m torchtitan.train --job.config_file \"$here/torchtitan.toml\""},
     {"accelerate",
-     "torch|deepspeed",
+     "torch|deepspeed|peft",
      {"accelerate.yaml", "training_arguments.json"},
      {"accelerate", "trainer"},
      {NULL, NULL},
@@ -99,7 +99,9 @@ const struct dtp_launcher *dtp_launcher_of(const char *name, const struct dtp_jo
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
         const struct dtp_launcher *l = &launchers[i];
         bool of_runtime = is_among(l->runtimes, runtime);
-        if (name ? strcmp(l->name, name) == 0 : of_runtime && strcmp(l->name, "accelerate") != 0) {
+        bool whole = strcmp(runtime, "peft") == 0 && !job->plan.adapters.rank; /* which of peft's files one is of */
+        bool first = of_runtime && (strcmp(l->name, "accelerate") == 0) == whole;
+        if (name ? strcmp(l->name, name) == 0 : first) {
             if (of_runtime)
                 return l;
             dtp_fault(faults, DTP_BAD_INPUT, NULL, 0, "--to %s: starts runtime %s, and the plan's is %s", name,

@@ -20,6 +20,13 @@ bool dtp_adapter_fact(const struct dtp_reading *r)
     return is(r, "adapter", "lora") || is(r, "adapter", "qlora");
 }
 
+bool dtp_trains_adapters(const struct dtp_reading *r)
+{
+    const char *adapter = dtp_fact_of(r, "trainer", "adapter");
+    bool trainer = adapter && strcmp(adapter, "none") != 0;
+    return dtp_adapter_fact(r) || trainer || dtp_reads_beside(r, "peft") || dtp_is_said(r, "lora");
+}
+
 /* A key by its fact, or by what the program takes without one. */
 static enum dtp_status make(struct dtp_reading *r, const char *key, const char *fact, const char *otherwise)
 {
@@ -164,7 +171,7 @@ enum dtp_status dtp_make_adapters(struct dtp_reading *r, const struct dtp_adapte
     if (!dtp_fact(r, "lora_r") && !defaults->rank)
         return dtp_refuse_fact(r, "adapter", "has no rank; write lora_r");
     enum dtp_status worst = make(r, "lora", "lora_r", defaults->rank);
-    const bool engine = dtp_reads_beside(r, "deepspeed"); /* which casts the whole model, adapters too */
+    const bool engine = dtp_accelerate_runs_deepspeed(r); /* which casts the whole model, adapters too */
     if (!dtp_is_said(r, "runtime") && !engine)
         worst = dtp_worse(worst, dtp_make_key(r, "runtime", "peft", "adapter"));
     if (defaults->linear && is(r, "lora_linear", "true"))

@@ -213,6 +213,17 @@ const char *dtp_fact(const struct dtp_reading *r, const char *fact)
     return dtp_entries_text(&r->file->entries, "%s", ours);
 }
 
+const char *dtp_fact_of(const struct dtp_reading *r, const char *format, const char *fact)
+{
+    struct dtp_reading other = *r;
+    for (size_t i = 0; i < r->import->count; i++) {
+        other.file = &r->import->files[i];
+        if (strcmp(other.file->format->name, format) == 0)
+            return dtp_fact(&other, fact);
+    }
+    return NULL;
+}
+
 bool dtp_says_fact(const struct dtp_reading *r, const char *fact)
 {
     return entry_of(r, fact) != NULL;
@@ -392,8 +403,6 @@ bool dtp_row_is_sound(const struct dtp_row *row)
 enum dtp_status dtp_reading_run(struct dtp_reading *r)
 {
     enum dtp_status worst = DTP_OK;
-    for (size_t i = 0; i < r->file->entries.count; i++)
-        r->file->entries.items[i].row = dtp_format_row(r->file->format, r->file->entries.items[i].path);
     for (size_t i = 0; i < r->file->entries.count; i++)
         worst = dtp_worse(worst, read_entry(r, &r->file->entries.items[i]));
     if (worst == DTP_OK && r->file->format->read)

@@ -35,7 +35,7 @@ struct dtp_reading {
     struct dtp_faults *faults;
 };
 
-/* The faults of one file, which is of a known format. */
+/* The faults of one file, which is of a known format and whose entries have their rows. */
 enum dtp_status dtp_reading_run(struct dtp_reading *reading);
 /* Whether a row's name is a key or a fact of its format: tests hold all tables against it. */
 bool dtp_row_is_sound(const struct dtp_row *row);

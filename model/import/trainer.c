@@ -21,16 +21,19 @@ static bool is(const char *text, const char *word)
 
 /* FSDP as Accelerate has it: the reduction in the recipe's 16-bit format, version 2 unless the file says 1
  * (fsdp_config.get("version", 2) of training_args.py). */
-static enum dtp_status read_fsdp(struct dtp_reading *r, const char *fsdp, bool bf16)
+static enum dtp_status read_fsdp(struct dtp_reading *r, const char *fsdp)
 {
     bool offload = is(fsdp, "offload"), first = is(dtp_fact(r, "fsdp_version"), "1");
     enum dtp_status worst = dtp_make_key(r, "strategy", offload ? "full_shard" : fsdp, "fsdp");
     worst = dtp_worse(worst, dtp_make_key(r, "fsdp1", first ? "true" : "false", first ? "fsdp_version" : "fsdp"));
-    if (!first && !offload) /* what Accelerate prepares keeps its root gathered (reports/h200/library_runs.md) */
-        worst = dtp_worse(worst, dtp_make_key(r, "keep_root", "true", NULL));
+    if (!first && !offload)
+        worst = dtp_worse(worst, dtp_make_kept_root(r, fsdp, NULL));
     if (offload)
         worst = dtp_worse(worst, dtp_make_key(r, "offload", "params", "fsdp"));
-    return bf16 ? dtp_worse(worst, dtp_make_key(r, "reduce_dtype", "bf16", "bf16")) : worst;
+    const char *mixed = dtp_accelerate_mixed(r);
+    bool reduces = (is(mixed, "bf16") || is(mixed, "fp16")) && !dtp_trains_adapters(r); /* theirs as they are */
+    return reduces ? dtp_worse(worst, dtp_make_key(r, "reduce_dtype", mixed, dtp_fact(r, mixed) ? mixed : NULL))
+                   : worst;
 }
 
 /* Trainer takes a word, '=' and a value between commas, and ends at anything else (trainer_optimizer.py). */
@@ -121,68 +124,119 @@ static enum dtp_status read_projection(struct dtp_reading *r, const char *optim,
     return dtp_worse(worst, dtp_make_key(r, "projection_rank", rank, given ? "optim_args" : "optim"));
 }
 
-/* By this file, by peft's beside it, or by the line. */
-static bool trains_adapters(const struct dtp_reading *r)
+static bool compiles(const struct dtp_reading *r)
 {
-    return dtp_adapter_fact(r) || dtp_reads_beside(r, "peft") || dtp_is_said(r, "lora");
+    return is(dtp_fact(r, "torch_compile"), "true") || is(dtp_fact_of(r, "accelerate", "dynamo"), "true");
 }
 
 /* Trainer runs the models of Transformers' modeling files; what torch.compile makes of their layers is near to what it
  * makes of any. */
 static enum dtp_status read_layers(struct dtp_reading *r)
 {
-    if (dtp_reads_beside(r, "deepspeed")) /* with adapters it has no others */
-        return trains_adapters(r) ? DTP_OK : dtp_make_key(r, "transformers_layers", "true", NULL);
-    return is(dtp_fact(r, "compiled"), "true") ? DTP_OK : dtp_make_key(r, "runtime", "peft", NULL);
+    if (dtp_accelerate_runs_deepspeed(r)) /* with adapters it has no others */
+        return dtp_trains_adapters(r) ? DTP_OK : dtp_make_key(r, "transformers_layers", "true", NULL);
+    return compiles(r) ? DTP_OK : dtp_make_key(r, "runtime", "peft", NULL);
 }
 
-/* from_pretrained of Transformers 5 keeps the format of the checkpoint (dtype "auto"), which is bf16 of nearly all, and
- * autocast has nothing to cast then; Accelerate's FSDP makes trained parameters fp32 under bf16
- * (accelerate/utils/fsdp_utils.py), and DeepSpeed keeps a copy that is. What adapters compute in goes by autocast. */
-static const char *precision_of(const struct dtp_reading *r, bool sharded)
+/* Precision, and why there is none of that pair. */
+struct recipe {
+    const char *precision, *refusal; /* one of them */
+};
+
+static struct recipe of_adapters(const struct dtp_reading *r, const char *mixed, const char *weights)
 {
-    const char *weights = dtp_fact(r, "weights");
-    bool bf16 = is(dtp_fact(r, "bf16"), "true"), wide = is(weights, "fp32");
-    bool adapters = trains_adapters(r);
-    bool told = dtp_reads_beside(r, "deepspeed") || dtp_reads_beside(r, "accelerate");
-    if (is(dtp_fact(r, "fp16"), "true"))
-        return "fp16-mixed";
-    if (bf16)
-        return sharded || wide || adapters || told ? "bf16-mixed" : "bf16-pure";
-    return wide ? "fp32" : is(weights, "fp16") ? "fp16-pure" : "bf16-pure";
+    bool packed = is(dtp_fact(r, "in_4bit"), "true") || is(dtp_fact(r, "in_8bit"), "true");
+    if (is(mixed, "fp16") && (packed || is(weights, "fp16")))
+        return (struct recipe){"fp16-mixed", NULL};
+    if (is(mixed, "fp16"))
+        return (struct recipe){NULL, "a base in another format beside adapters under fp16's autocast, which casts each "
+                                     "matrix, is not modelled; write dtype float16"};
+    if (is(mixed, "bf16"))
+        return is(weights, "bf16") ? (struct recipe){"bf16-mixed", NULL}
+                                   : (struct recipe){NULL, "a base in another format beside adapters under bf16's "
+                                                           "autocast, which casts each matrix, is not modelled; write "
+                                                           "dtype bfloat16"};
+    return (struct recipe){is(weights, "fp32") ? "fp32" : "bf16-pure",
+                           is(weights, "fp16") ? "adapters of fp16 weights without autocast are not modelled; write "
+                                                 "fp16 true, or dtype bfloat16"
+                                               : NULL};
+}
+
+/* from_pretrained of Transformers 5 keeps the format of the checkpoint (dtype "auto"), which is bf16 of nearly all,
+ * whoever launches, and autocast has nothing to cast then; Accelerate's FSDP makes trained parameters fp32 under
+ * autocast (accelerate/utils/fsdp_utils.py), and DeepSpeed keeps a copy that is. Of fp16 gradients are scaled by
+ * PyTorch's GradScaler, which takes fp32 ones ("Attempting to unscale FP16 gradients"). */
+static struct recipe recipe_of(const struct dtp_reading *r, const char *mixed, const char *weights, bool sharded)
+{
+    bool wide = is(weights, "fp32"), half = is(weights, "fp16"), keeps = sharded || dtp_accelerate_runs_deepspeed(r);
+    if (dtp_trains_adapters(r) && !dtp_accelerate_runs_deepspeed(r)) /* whose engine casts the base, too */
+        return of_adapters(r, mixed, weights);
+    if (is(mixed, "bf16") && half && !keeps)
+        return (struct recipe){NULL, "fp16 weights under bf16's autocast are not modelled; write dtype bfloat16"};
+    if (is(mixed, "bf16"))
+        return (struct recipe){keeps || wide ? "bf16-mixed" : "bf16-pure", NULL};
+    if (is(mixed, "fp16") && !keeps && !wide)
+        return (struct recipe){NULL, "fp16's GradScaler takes fp32 weights, and those of most checkpoints are in 16 "
+                                     "bits; write dtype float32, or bf16 in its place"};
+    if (is(mixed, "fp16"))
+        return (struct recipe){"fp16-mixed", NULL};
+    return (struct recipe){wide ? "fp32" : "bf16-pure",
+                           half ? "fp16 weights without autocast are not modelled; write dtype bfloat16" : NULL};
+}
+
+/* DeepSpeed's file, or Accelerate's of DeepSpeed, says it itself where this one says nothing. */
+static bool engine_says(const struct dtp_reading *r)
+{
+    return is(dtp_fact_of(r, "accelerate", "distributed"), "deepspeed") ||
+           is(dtp_fact_of(r, "deepspeed", "bf16"), "true") || is(dtp_fact_of(r, "deepspeed", "fp16"), "true");
+}
+
+static enum dtp_status read_precision(struct dtp_reading *r, bool sharded)
+{
+    const char *mixed = dtp_accelerate_mixed(r), *said = dtp_fact(r, "dtype");
+    const char *weights = !said || is(said, "auto") ? "bf16" : said, *fact = said ? "dtype" : NULL;
+    if (!fact && dtp_fact(r, "bf16") && is(mixed, "bf16"))
+        fact = "bf16";
+    if (!fact && dtp_fact(r, "fp16") && is(mixed, "fp16"))
+        fact = "fp16";
+    if (is(mixed, "fp8") || ((!mixed || is(mixed, "no")) && engine_says(r))) /* said there */
+        return DTP_OK;
+    struct recipe recipe =
+        recipe_of(r, mixed, weights, sharded || is(dtp_fact_of(r, "accelerate", "distributed"), "fsdp"));
+    if (dtp_is_typed(r, "precision"))
+        return dtp_make_key(r, "precision", dtp_typed(r, "precision"), fact);
+    if (recipe.refusal)
+        return dtp_refuse_fact(r, fact ? fact : "dtype", "%s", recipe.refusal);
+    enum dtp_status status = dtp_make_key(r, "precision", recipe.precision, fact);
+    const char *runtime = dtp_typed(r, "runtime");
+    bool layers = !compiles(r) && !dtp_accelerate_runs_deepspeed(r) && (!runtime || is(runtime, "peft"));
+    if (is(mixed, "bf16") && is(recipe.precision, "bf16-pure") && layers)
+        status = dtp_worse(status, dtp_make_key(r, "autocast", "true", dtp_fact(r, "bf16") ? "bf16" : NULL));
+    return status;
 }
 
 static enum dtp_status read_settings(struct dtp_reading *r)
 {
     bool bf16 = is(dtp_fact(r, "bf16"), "true"), fp16 = is(dtp_fact(r, "fp16"), "true");
     const char *fsdp = dtp_fact(r, "fsdp"), *optim = dtp_fact(r, "optim");
-    bool narrow = is(precision_of(r, fsdp && !is(fsdp, "none")), "bf16-pure");
+    bool deepspeed = dtp_accelerate_runs_deepspeed(r), sharded = fsdp && !is(fsdp, "none");
     enum dtp_status worst = dtp_make_model(r, "model");
     if (bf16 && fp16)
         return dtp_refuse_fact(r, "fp16", "bf16 is true as well");
     if (dtp_fact(r, "file"))
         worst = dtp_worse(worst, dtp_need_file(r, "file", "deepspeed"));
-    if (fsdp && !is(fsdp, "none"))
-        worst = dtp_worse(worst, read_fsdp(r, fsdp, bf16));
-    else if (!dtp_reads_beside(r, "deepspeed") && !dtp_reads_beside(r, "accelerate") && !dtp_is_said(r, "strategy"))
+    if (sharded)
+        worst = dtp_worse(worst, read_fsdp(r, fsdp));
+    else if (!deepspeed && !dtp_reads_beside(r, "accelerate") && !dtp_is_said(r, "strategy"))
         worst = dtp_worse(worst, dtp_make_key(r, "strategy", "ddp", NULL));
-    /* Without a word for it the file beside it may say it. */
-    if (bf16 || fp16 || !dtp_reads_beside(r, "accelerate"))
-        worst = dtp_worse(worst, dtp_make_key(r, "precision", precision_of(r, fsdp && !is(fsdp, "none")),
-                                              dtp_fact(r, "weights") ? "weights"
-                                              : bf16                 ? "bf16"
-                                              : fp16                 ? "fp16"
-                                                                     : NULL));
+    worst = dtp_worse(worst, read_precision(r, sharded));
     worst = dtp_worse(worst, read_layers(r));
-    if (narrow && bf16 && !is(dtp_fact(r, "compiled"), "true"))
-        worst = dtp_worse(worst, dtp_make_key(r, "autocast", "true", "bf16"));
-    if (dtp_fact(r, "compiled"))
-        worst = dtp_worse(worst, dtp_make_key(r, "compile", dtp_fact(r, "compiled"), "compiled"));
+    if (dtp_fact(r, "torch_compile"))
+        worst = dtp_worse(worst, dtp_make_key(r, "compile", dtp_fact(r, "torch_compile"), "torch_compile"));
     if (!dtp_is_said(r, "micro_batch")) /* training_args.py */
         worst = dtp_worse(worst, dtp_make_key(r, "micro_batch", "8", NULL));
     /* trl/trainer/model_config.py: lora_r 16, lora_alpha 32, lora_dropout 0.05, use_bnb_nested_quant false */
     worst = dtp_worse(worst, dtp_make_adapters(r, &(struct dtp_adapter_defaults){"16", "32", "0.05", false, false}));
-    bool deepspeed = dtp_reads_beside(r, "deepspeed");
     worst = read_projection(r, optim, worst);
     return dtp_worse(worst,
                      dtp_make_key(r, "optimizer", deepspeed || !optim ? "adamw" : optim, optim ? "optim" : NULL));
@@ -196,8 +250,10 @@ static void write_settings(struct dtp_writing *w)
     dtp_say_path(w, "output_dir", "out", false);
     dtp_say_key(w, "micro_batch");
     dtp_say_key(w, "accumulate");
-    dtp_say(w, "bf16", job->plan.precision.compute == DTP_BF16 ? "true" : "false");
-    dtp_say(w, "fp16", job->plan.precision.compute == DTP_FP16 ? "true" : "false");
+    dtp_say(w, "bf16", strcmp(dtp_written_mixed(&job->plan), "bf16") == 0 ? "true" : "false");
+    dtp_say(w, "fp16", strcmp(dtp_written_mixed(&job->plan), "fp16") == 0 ? "true" : "false");
+    if (!deepspeed)
+        dtp_say(w, "dtype", dtp_dtype_text(job->plan.precision.params));
     dtp_say_key(w, "checkpointing");
     if (job->transformer.attention_sinks) /* which sdpa has not (_supports_sdpa of modeling_gpt_oss.py) */
         dtp_say_path(w, "attn_implementation", "flex_attention", false);

@@ -31,6 +31,10 @@ void dtp_refuse_writing(struct dtp_writing *writing, const char *format, ...) __
 void dtp_write_adapters(struct dtp_writing *writing);
 void dtp_write_base(struct dtp_writing *writing, const char *storage);
 
+/* bf16, fp16 or fp8, by which Accelerate and Trainer run the plan under autocast or FSDP's and DeepSpeed's policies; no
+ * (accelerate.c). */
+const char *dtp_written_mixed(const struct dtp_plan *plan);
+
 /* ---- for whoever wants files ------------------------------------------------------------------------------------- */
 
 /* The configuration of the job, with a setting more where `more` has one (path and value), a text that the caller

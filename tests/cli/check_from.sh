@@ -131,7 +131,7 @@ expect 2 launch --model llama-2-7b --gpu h100-sxm --gpus 8 --loss chunked
 says 'loss = chunked: what torchtitan reads cannot say it, there it is eager; give --loss eager'
 expect 2 launch --model gpt-2 --gpu h100-sxm --gpus 8 --runtime dtplan --strategy ddp
 says 'runtime dtplan is started by dtplan run'
-expect 2 launch --model gpt-2 --gpu h100-sxm --gpus 1 --runtime peft --strategy ddp
+expect 2 launch --to peft --model gpt-2 --gpu h100-sxm --gpus 1 --runtime peft --strategy ddp
 says 'the plan has none; give --lora N'
 expect 2 launch --model llama-2-7b --gpu h100-sxm --gpus 8 --to megatron
 says 'starts runtime megatron'

@@ -352,6 +352,79 @@ static void trainer_projections(void **state)
     expect_refusal(TRAINER "optim: galore_adamw_8bit\noptim_target_modules: [attn, mlp]\n", ONE_GPU, "optim");
 }
 
+/* Several files, named in this order. */
+static enum dtp_status import_files(const char *const *texts, const char *typed)
+{
+    drop_imported(&file);
+    begin_import(&file);
+    enum dtp_status status = DTP_OK;
+    for (size_t i = 0; texts[i] && status == DTP_OK; i++)
+        status = dtp_import_parse(file.import, "file", texts[i], strlen(texts[i]), &file.faults);
+    return status == DTP_OK ? finish_import(&file, typed, NULL) : status;
+}
+
+static void expect_both_orders(const char *one, const char *other, const char *typed, const char *precision)
+{
+    for (int turn = 0; turn < 2; turn++) {
+        const char *const texts[] = {turn ? other : one, turn ? one : other, NULL};
+        if (import_files(texts, typed) != DTP_OK)
+            fail_msg("%s", file.faults.text[0]);
+        assert_string_equal(file.job.plan.runtime->name, "peft");
+        assert_string_equal(dtp_scenario_get(file.scenario, "precision"), precision);
+    }
+}
+
+#define EIGHT "model=llama-2-7b gpu=h200-sxm gpus=8 seq=2048"
+#define SHAPE "model=llama-2-7b gpu=h200-sxm seq=2048"
+#define QUIET "output_dir: out\nnum_train_epochs: 1\nlr_scheduler_type: linear\n"
+#define BY_DDP "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 8\n"
+#define BY_FSDP2 "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
+
+/* Weights are in the format of `dtype`, or of the checkpoint, whoever launches and whichever file is named first; FSDP
+ * makes trained ones fp32. */
+static void trainer_weights(void **state)
+{
+    (void)state;
+    import(TRAINER, EIGHT);
+    assert_int_equal(file.job.plan.precision.params, DTP_BF16);
+    assert_true(file.job.plan.autocast);
+    import(TRAINER "dtype: float32\n", EIGHT);
+    assert_int_equal(file.job.plan.precision.params, DTP_FP32);
+    import(QUIET "dtype: float32\nfp16: true\n", EIGHT);
+    assert_int_equal(file.job.plan.precision.compute, DTP_FP16);
+    import(QUIET "fp16: true\nfsdp: full_shard auto_wrap\n", EIGHT);
+    assert_int_equal(file.job.plan.precision.params, DTP_FP32);
+    import(TRAINER, EIGHT " precision=fp32");
+    assert_false(file.job.plan.autocast);
+    expect_both_orders(TRAINER, BY_DDP, SHAPE, "bf16-pure");
+    assert_true(file.job.plan.autocast);
+    expect_both_orders(QUIET, BY_DDP, SHAPE, "bf16-pure");
+    expect_both_orders(TRAINER, BY_FSDP2, SHAPE, "bf16-mixed");
+    assert_true(file.job.plan.keep_root);
+    expect_refusal(TRAINER "dtype: float32\n", EIGHT " lora=8", "dtype = float32: a base in another format");
+    expect_refusal(TRAINER "dtype: float16\n", EIGHT, "dtype = float16: fp16 weights under bf16's autocast");
+    expect_refusal(QUIET "dtype: float16\nfp16: true\n", EIGHT, "dtype = float16: fp16's GradScaler");
+    expect_refusal(QUIET "fp16: true\n", EIGHT, "fp16 = true: fp16's GradScaler takes fp32 weights");
+    expect_refusal(QUIET "dtype: float16\n", EIGHT, "dtype = float16: fp16 weights without autocast");
+    expect_refusal(TRAINER "use_cpu: true\n", EIGHT, "use_cpu = true: not modelled");
+    expect_refusal(TRAINER "optim: paged_adamw_8bit\n", EIGHT, "use adam8bit");
+}
+
+/* The root stays gathered where FSDP2 frees weights, by whichever file; nothing is made that the plan does not read. */
+static void accelerate_keeps_the_root(void **state)
+{
+    (void)state;
+    import(BY_FSDP2, SHAPE);
+    assert_true(file.job.plan.keep_root);
+    import(BY_FSDP2 "  fsdp_reshard_after_forward: false\n", SHAPE);
+    assert_null(dtp_scenario_get(file.scenario, "keep_root"));
+    import(TRAINER "fsdp: shard_grad_op auto_wrap\n", EIGHT);
+    assert_null(dtp_scenario_get(file.scenario, "keep_root"));
+    import(TRAINER "fsdp: full_shard auto_wrap\nuse_peft: true\n", EIGHT);
+    assert_true(file.job.plan.keep_root);
+    assert_null(dtp_scenario_get(file.scenario, "reduce_dtype"));
+}
+
 /* Adapters of experts' parameters, of all layers; a list of none is none. */
 static void adapted_parameters(void **state)
 {
@@ -435,6 +508,8 @@ int main(void)
         cmocka_unit_test(torchtitan_gives_way),
         cmocka_unit_test(torchtitan_fp8_of_bf16),
         cmocka_unit_test(trainer_projections),
+        cmocka_unit_test(trainer_weights),
+        cmocka_unit_test(accelerate_keeps_the_root),
         cmocka_unit_test(adapted_parameters),
         cmocka_unit_test(scaled_and_saved),
         cmocka_unit_test(storage_of_4_bits),

@@ -93,11 +93,28 @@ static void draw_accelerate(struct dtp_scenario *s)
         set(s, "reduce_dtype", ONE_OF("bf16", "bf16", "fp32"));
     if (kind == 2)
         set(s, "shard_group", "8");
+    if (kind < 3 && strcmp(strategy, "shard_grad_op") != 0)
+        set(s, "keep_root", ONE_OF("true", "true", "")); /* of FSDP2 it cannot be left out */
     set(s, "compile", ONE_OF("true", "false"));
     set(s, "checkpointing", ONE_OF("none", "full", "full", "selective"));
-    set(s, "precision", ONE_OF("bf16-mixed", "bf16-mixed", "fp32"));
+    set(s, "precision",
+        kind == 3 ? ONE_OF("bf16-mixed", "bf16-pure", "fp16-mixed", "fp32") : ONE_OF("bf16-mixed", "fp32"));
     set(s, "offload", kind < 2 ? ONE_OF("none", "none", "params") : "none");
     set(s, "attention", ONE_OF("flash", "flash2", "math"));
+}
+
+/* Models of Transformers without adapters, as TrainingArguments alone are read. */
+static void draw_transformers(struct dtp_scenario *s)
+{
+    bool sharded = random_bool();
+    const char *precision = sharded ? "bf16-mixed" : ONE_OF("bf16-mixed", "bf16-pure", "fp16-mixed", "fp32");
+    set(s, "runtime", "peft");
+    set(s, "model", ONE_OF("llama-3-8b", "qwen3-0.6b", "gpt-2-xl", "mistral-7b"));
+    set(s, "strategy", sharded ? "full_shard" : "ddp");
+    set(s, "keep_root", sharded ? "true" : "");
+    set(s, "reduce_dtype", sharded ? "bf16" : "");
+    set(s, "precision", precision);
+    set(s, "autocast", strcmp(precision, "bf16-pure") == 0 ? ONE_OF("true", "false") : "");
 }
 
 static void draw_deepspeed(struct dtp_scenario *s)
@@ -333,10 +350,19 @@ static void draw_axolotl(struct dtp_scenario *s)
 static const struct scope {
     const char *name;
     void (*draw)(struct dtp_scenario *s);
-} scopes[] = {{"torchtitan", draw_torchtitan}, {"accelerate", draw_accelerate}, {"accelerate", draw_deepspeed},
-              {"deepspeed", draw_deepspeed},   {"megatron", draw_megatron},     {"megatron", draw_megatron_experts},
-              {"bridge", draw_megatron},       {"bridge", draw_bridge_experts}, {"nemo", draw_nemo},
-              {"nanotron", draw_nanotron},     {"torchtune", draw_torchtune},   {"peft", draw_peft},
+} scopes[] = {{"torchtitan", draw_torchtitan},
+              {"accelerate", draw_accelerate},
+              {"accelerate", draw_deepspeed},
+              {"accelerate", draw_transformers},
+              {"deepspeed", draw_deepspeed},
+              {"megatron", draw_megatron},
+              {"megatron", draw_megatron_experts},
+              {"bridge", draw_megatron},
+              {"bridge", draw_bridge_experts},
+              {"nemo", draw_nemo},
+              {"nanotron", draw_nanotron},
+              {"torchtune", draw_torchtune},
+              {"peft", draw_peft},
               {"axolotl", draw_axolotl}};
 
 /* " --gpu-name h100 --compile=true": each as a key. */
@@ -501,6 +527,22 @@ static void what_peft_asks_beside(void **state)
     }
 }
 
+/* TrainingArguments alone, FSDP2 with adapters: by Accelerate without --to. */
+static void trainer_jobs_are_started(void **state)
+{
+    (void)state;
+#define TRAINED "model=llama-3-8b gpu=h200-sxm gpus=8 runtime=peft "
+    static const char *const cases[] = {
+        TRAINED "strategy=ddp precision=bf16-pure autocast=true",
+        TRAINED "strategy=full_shard precision=bf16-mixed keep_root=true lora=8 lora_dtype=fp32"};
+    for (size_t i = 0; i < 2; i++) {
+        struct launched launched;
+        launch(NULL, cases[i], &launched);
+        assert_int_equal(launched.status, DTP_OK);
+        drop_launched(&launched);
+    }
+}
+
 /* What follows from another key is not said beside it. */
 static void causes_are_named_alone(void **state)
 {
@@ -550,9 +592,9 @@ static void what_cannot_be_said_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_plans_come_back),       cmocka_unit_test(adapters_without_alpha_are_scaled_by_one),
-        cmocka_unit_test(what_peft_asks_beside),        cmocka_unit_test(causes_are_named_alone),
-        cmocka_unit_test(what_cannot_be_said_is_named),
+        cmocka_unit_test(random_plans_come_back),   cmocka_unit_test(adapters_without_alpha_are_scaled_by_one),
+        cmocka_unit_test(what_peft_asks_beside),    cmocka_unit_test(causes_are_named_alone),
+        cmocka_unit_test(trainer_jobs_are_started), cmocka_unit_test(what_cannot_be_said_is_named),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
