@@ -390,19 +390,13 @@ static void test_a_stage_that_nobody_predicts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limited_power),
-                                       cmocka_unit_test(test_experts),
-                                       cmocka_unit_test(test_compiled_loss),
-                                       cmocka_unit_test(test_latent_preset),
-                                       cmocka_unit_test(test_noted_latents),
-                                       cmocka_unit_test(test_places_of_ranks),
-                                       cmocka_unit_test(test_last_rank),
-                                       cmocka_unit_test(test_sizes_that_contradict),
-                                       cmocka_unit_test(test_preset),
-                                       cmocka_unit_test(test_recomputed),
-                                       cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_notes),
-                                       cmocka_unit_test(test_packed),
-                                       cmocka_unit_test(test_a_stage_that_nobody_predicts)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_limited_power), cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_compiled_loss), cmocka_unit_test(test_latent_preset),
+        cmocka_unit_test(test_noted_latents), cmocka_unit_test(test_places_of_ranks),
+        cmocka_unit_test(test_last_rank),     cmocka_unit_test(test_sizes_that_contradict),
+        cmocka_unit_test(test_preset),        cmocka_unit_test(test_recomputed),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_notes),
+        cmocka_unit_test(test_packed),        cmocka_unit_test(test_a_stage_that_nobody_predicts)};
     return cmocka_run_group_tests(tests, load_catalog, drop_catalog);
 }
