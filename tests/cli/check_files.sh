@@ -171,7 +171,10 @@ for line in "trace.json simulate o.ini --trace" "program.txt simulate o.ini --wr
     expect 0 "${what[@]}"
     cp "$file" "whole-$file"
     case $file in
-        *.json) sed -i '3s/"name":"/"name":"my /' "$file" && python3 -m json.tool "$file" >/dev/null || failed "no JSON: $file" ;;
+        *.json)
+            sed -i '3s/"name":"/"name":"my /' "$file"
+            python3 -m json.tool "$file" >/dev/null || failed "no JSON: $file"
+            ;;
         *) sed -i '6i # my diary' "$file" ;;
     esac
     spares "$file" "${what[@]}"
