@@ -22,7 +22,7 @@ says 'step 6/6' # on standard error
 program_digest=$(sed -n 's/^program  \([0-9a-f]\{16\}\): [0-9]* operations.*/\1/p' out)
 [[ $program_digest && $(cut -d, -f8 log.csv | sort -u) == "$(printf '%s\n' "$program_digest" program | sort)" ]] ||
     failed "the log does not say which program ran: $(grep ^program out), $(tail -n 1 log.csv)"
-[[ $(head -c 1 trace.json) == '{' && $(tail -n 1 trace.json) == ']}' ]] || failed "the trace is cut short"
+[[ $(head -c 1 trace.json) == '{' && $(tail -n 1 trace.json) == '],"otherData":'*'}}' ]] || failed "the trace is cut short"
 grep -q '^[0-9]*,compute,matmul,matmul,head,' timeline.csv || failed "no head in the timeline"
 expect 0 "${tiny[@]}" --steps 6 --loss-beside log.csv
 grep -qE ' there, here [+-]0[.]0000, [+-]0[.]00 %' out || failed "a run beside its own log: $(grep beside out)"
