@@ -494,3 +494,13 @@ enum dtp_status dtp_lower_live_runs(const struct dtp_transformer *transformer, c
     dtp_program_destroy(buffers);
     return status;
 }
+
+void dtp_lower_call_host(struct dtp_lowering *l, enum dtp_op_kind kind, uint32_t calls)
+{
+    struct dtp_draft draft;
+    if (!calls)
+        return;
+    dtp_draft_begin(l, &draft, kind, "");
+    draft.op.demand.kernels = calls; /* of a host's operator, what it does so many times over */
+    dtp_draft_end(l, &draft);
+}

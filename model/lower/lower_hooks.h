@@ -64,4 +64,7 @@ struct dtp_lower_hooks {
     void (*step)(struct dtp_lowering *l);
 };
 
+/* For these, in lower.c: what the host does in Python, so many calls of a kind (DTP_OP_HOST_...), none of 0. */
+void dtp_lower_call_host(struct dtp_lowering *l, enum dtp_op_kind kind, uint32_t calls);
+
 #endif

@@ -275,6 +275,22 @@ static void test_limited_power(void **state)
     }
 }
 
+/* What a table of one row says was measured; `reason`: it is refused in these words. */
+static struct dtp_run_measured measured_of(const char *text, const char *reason)
+{
+    struct dtp_faults faults = {0};
+    struct dtp_table *table;
+    struct dtp_run_columns columns;
+    struct dtp_run_measured measured;
+    assert_int_equal(dtp_table_parse("text", text, strlen(text), &table, &faults), DTP_OK);
+    assert_int_equal(dtp_run_columns_find(table, &columns, &faults), DTP_OK);
+    assert_int_equal(dtp_run_read_measured(table, 0, &columns, &measured, &faults), reason ? DTP_BAD_INPUT : DTP_OK);
+    if (reason && !strstr(faults.text[0], reason))
+        fail_msg("%s", faults.text[0]);
+    dtp_table_destroy(table);
+    return measured;
+}
+
 /* Coordinates that no rank of the layout has, a rank twice, more places than bytes. */
 static void test_places_of_ranks(void **state)
 {
@@ -290,24 +306,14 @@ static void test_places_of_ranks(void **state)
                 {"2", "1e300/0/0/0", "begins with no rank"},
                 {"x", "0/0/0/0", "begins with no bytes"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct dtp_faults faults = {0};
-        struct dtp_table *table;
-        struct dtp_run_columns columns;
-        struct dtp_run_measured measured;
         char text[600];
-        int bytes = snprintf(text, sizeof text,
-                             "id,source,model_name,gpu_key,strategy_key,seq_len,gpus,micro_batch_per_gpu,pp,tp,status,"
-                             "peak_allocated_bytes_ranks,coordinates_ranks_pp_dp_cp_tp\n"
-                             "a,s,llama-2-7b,h100-sxm,ddp,4096,8,1,2,2,ok,%s,%s\n",
-                             rows[i].bytes, rows[i].places);
-        assert_int_equal(dtp_table_parse("text", text, (size_t)bytes, &table, &faults), DTP_OK);
-        assert_int_equal(dtp_run_columns_find(table, &columns, &faults), DTP_OK);
-        assert_int_equal(dtp_run_read_measured(table, 0, &columns, &measured, &faults),
-                         rows[i].reason ? DTP_BAD_INPUT : DTP_OK);
-        if (rows[i].reason && !strstr(faults.text[0], rows[i].reason))
-            fail_msg("%s", faults.text[0]);
+        snprintf(text, sizeof text,
+                 "id,source,model_name,gpu_key,strategy_key,seq_len,gpus,micro_batch_per_gpu,pp,tp,status,"
+                 "peak_allocated_bytes_ranks,coordinates_ranks_pp_dp_cp_tp\n"
+                 "a,s,llama-2-7b,h100-sxm,ddp,4096,8,1,2,2,ok,%s,%s\n",
+                 rows[i].bytes, rows[i].places);
+        struct dtp_run_measured measured = measured_of(text, rows[i].reason);
         assert_true(rows[i].reason || (measured.stage_bytes[0] == 2 && measured.stage_bytes[1] == 3));
-        dtp_table_destroy(table);
     }
 }
 
@@ -323,23 +329,13 @@ static void test_sizes_that_contradict(void **state)
                 {"3,4,5", "after_init_allocated_bytes 5 is more than peak_allocated_bytes 3"},
                 {",4,5", "after_init_allocated_bytes 5 is more than peak_reserved_bytes 4"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct dtp_faults faults = {0};
-        struct dtp_table *table;
-        struct dtp_run_columns columns;
-        struct dtp_run_measured measured;
         char text[300];
-        int bytes = snprintf(text, sizeof text,
-                             "id,source,model_name,gpu_key,strategy_key,seq_len,gpus,micro_batch_per_gpu,"
-                             "peak_allocated_bytes,peak_reserved_bytes,after_init_allocated_bytes\n"
-                             "a,s,llama-2-7b,h100-sxm,ddp,4096,8,1,%s\n",
-                             rows[i].cells);
-        assert_int_equal(dtp_table_parse("text", text, (size_t)bytes, &table, &faults), DTP_OK);
-        assert_int_equal(dtp_run_columns_find(table, &columns, &faults), DTP_OK);
-        assert_int_equal(dtp_run_read_measured(table, 0, &columns, &measured, &faults),
-                         rows[i].reason ? DTP_BAD_INPUT : DTP_OK);
-        if (rows[i].reason && !strstr(faults.text[0], rows[i].reason))
-            fail_msg("%s", faults.text[0]);
-        dtp_table_destroy(table);
+        snprintf(text, sizeof text,
+                 "id,source,model_name,gpu_key,strategy_key,seq_len,gpus,micro_batch_per_gpu,"
+                 "peak_allocated_bytes,peak_reserved_bytes,after_init_allocated_bytes\n"
+                 "a,s,llama-2-7b,h100-sxm,ddp,4096,8,1,%s\n",
+                 rows[i].cells);
+        measured_of(text, rows[i].reason);
     }
 }
 

@@ -563,13 +563,8 @@ static void step(struct dtp_lowering *l)
 /* The host is in Python around each of a layer's modules, in every pass. */
 static void call_modules(struct dtp_lowering *l)
 {
-    struct dtp_draft draft;
-    uint32_t calls = l->layer == DTP_NO_LAYER ? 0 : dtp_plan_module_hooks(l->plan, l->transformer);
-    if (!calls)
-        return;
-    dtp_draft_begin(l, &draft, DTP_OP_HOST_HOOKS, "");
-    draft.op.demand.kernels = calls;
-    dtp_draft_end(l, &draft);
+    if (l->layer != DTP_NO_LAYER)
+        dtp_lower_call_host(l, DTP_OP_HOST_HOOKS, dtp_plan_module_hooks(l->plan, l->transformer));
 }
 
 const struct dtp_lower_hooks dtp_lower_zero3 = {

@@ -4,20 +4,10 @@
 #include "plan/host_calls.h"
 #include "runtime/torch/torch.h"
 
-void dtp_torch_call_host(struct dtp_lowering *l, enum dtp_op_kind kind, uint32_t calls)
-{
-    struct dtp_draft draft;
-    if (!calls)
-        return;
-    dtp_draft_begin(l, &draft, kind, "");
-    draft.op.demand.kernels = calls; /* of a host's operator, what it does so many times over */
-    dtp_draft_end(l, &draft);
-}
-
 void dtp_torch_call_compiled(struct dtp_lowering *l)
 {
     if (l->layer == DTP_NO_LAYER)
         return;
     bool experts = dtp_transformer_layer_has_experts(l->transformer, dtp_lower_layer_of_model(l, l->layer));
-    dtp_torch_call_host(l, DTP_OP_HOST_CALL, dtp_plan_compiled_calls(l->plan, l->transformer, experts));
+    dtp_lower_call_host(l, DTP_OP_HOST_CALL, dtp_plan_compiled_calls(l->plan, l->transformer, experts));
 }

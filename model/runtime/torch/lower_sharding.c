@@ -339,10 +339,10 @@ static void before_forward(struct dtp_lowering *l)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_here(l);
     if (unit && (unit->root || l->layer == unit->first))
-        dtp_torch_call_host(l, DTP_OP_HOST_HOOKS, dtp_plan_unit_hooks(l->plan, false));
+        dtp_lower_call_host(l, DTP_OP_HOST_HOOKS, dtp_plan_unit_hooks(l->plan, false));
     dtp_torch_call_compiled(l);
     if (unit && dtp_lower_unit_of_experts(l, unit->first) && !unit->root)
-        dtp_torch_call_host(l, DTP_OP_HOST_EXCHANGE, 1);
+        dtp_lower_call_host(l, DTP_OP_HOST_EXCHANGE, 1);
     if (!unit || unit->weights_live)
         return;
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
@@ -402,7 +402,7 @@ static void before_backward(struct dtp_lowering *l)
     dtp_torch_call_compiled(l);
     if (!unit || (!unit->root && l->layer + 1u != unit->end))
         return;
-    dtp_torch_call_host(l, DTP_OP_HOST_HOOKS, dtp_plan_unit_hooks(l->plan, true));
+    dtp_lower_call_host(l, DTP_OP_HOST_HOOKS, dtp_plan_unit_hooks(l->plan, true));
     if (l->role.pipeline) /* a stage has all weights gathered */
         return;
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
@@ -470,7 +470,7 @@ static void before_experts(struct dtp_lowering *l, bool backward)
     struct dtp_lower_unit *unit = dtp_lower_unit_of_experts(l, l->layer);
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     if (unit && !backward) /* two: of the exchange before, of the experts' unit */
-        dtp_torch_call_host(l, DTP_OP_HOST_EXCHANGE, 2);
+        dtp_lower_call_host(l, DTP_OP_HOST_EXCHANGE, 2);
     if (!unit || unit->weights_live)
         return;
     if (!unit->gathering)
@@ -498,7 +498,7 @@ static void after_experts(struct dtp_lowering *l, bool backward)
     }
     if (!keeps_weights(l, unit))
         release_weights(l, unit);
-    dtp_torch_call_host(l, DTP_OP_HOST_EXCHANGE, 1);
+    dtp_lower_call_host(l, DTP_OP_HOST_EXCHANGE, 1);
 }
 
 static void chunk_done(struct dtp_lowering *l)

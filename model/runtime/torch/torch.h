@@ -12,9 +12,7 @@ extern const struct dtp_closed_form_hooks dtp_torch_closed_form; /* closed_form_
 
 struct dtp_lowering;
 
-/* lower_host_calls.c: what the host does in Python, so many calls of a kind, none of 0; around the compiled block whose
- * pass begins here, if there is one. */
-void dtp_torch_call_host(struct dtp_lowering *l, enum dtp_op_kind kind, uint32_t calls);
+/* lower_host_calls.c: calls of the host around the compiled block whose pass begins here, if there is one. */
 void dtp_torch_call_compiled(struct dtp_lowering *l);
 
 /* lower_sharding.c, lower_replicated.c */
