@@ -63,12 +63,18 @@ static void check_runtime(struct dtp_resolver *r)
         dtp_plan_refuse(r, "lora", "is not modelled under runtime %s; use runtime torch", p->runtime->name);
         return;
     }
-    if (p->tp > 1 || p->pp > 1 || p->cp > 1)
-        dtp_plan_refuse(r,
-                        p->tp > 1   ? "tp"
-                        : p->pp > 1 ? "pp"
-                                    : "cp",
-                        "above 1 with adapters (lora) is not modelled yet; use 1");
+    const struct {
+        const char *key;
+        uint32_t degree;
+        bool known;
+    } degrees[] = {{"tp", p->tp, p->runtime->adapters_under.tp},
+                   {"pp", p->pp, p->runtime->adapters_under.pp},
+                   {"cp", p->cp, p->runtime->adapters_under.cp}};
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
+        if (degrees[i].degree > 1 && !degrees[i].known)
+            dtp_plan_refuse(r, degrees[i].key,
+                            "above 1 with adapters (lora) is not modelled under runtime %s yet; use 1",
+                            p->runtime->name);
     if (p->offload != DTP_OFFLOAD_NONE && !(p->fsdp1 && p->runtime->inputs_require_grad))
         dtp_plan_refuse(
             r, "offload",

@@ -66,7 +66,10 @@ struct dtp_runtime {
                             (torch.distributed.pipelining) */
 
     /* ---- adapters on frozen weights ---- */
-    bool adapters;             /* knows them */
+    bool adapters; /* knows them */
+    struct {
+        bool tp, pp, cp;
+    } adapters_under;          /* degrees of parallelism above 1 that it knows them beside */
     bool magnitudes;           /* and DoRA's magnitudes */
     bool inputs_require_grad;  /* what the first layer reads has a gradient though nothing below is trained
                                   (enable_input_require_grads of Transformers) */

@@ -229,8 +229,6 @@ static void check_context(struct dtp_resolver *r)
         r->transformer->kv_heads / p->tp / p->cp % p->executor.cp_chunks)
         dtp_plan_refuse(r, "cp_chunks", "%" PRIu32 " do not divide the %" PRIu64 " key/value heads of a rank",
                         p->executor.cp_chunks, r->transformer->kv_heads / p->tp / p->cp);
-    if (dtp_plan_adapts(p))
-        dtp_plan_refuse(r, "cp", "with adapters (lora) is not run under runtime dtplan yet; leave it out");
     check_beside(r, "cp");
 }
 
