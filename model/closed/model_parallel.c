@@ -221,7 +221,8 @@ static void add_joined(const struct job *j, struct stages *s)
     const struct dtp_transformer *t = &j->slice.transformer;
     const struct dtp_closed_form_hooks *hooks = j->plan->runtime->closed;
     struct dtp_element_bytes bytes;
-    if (!j->plan->head_rank || !(j->slice.plan.pipeline_two_tables || j->transformer->ahead_layers))
+    if (!j->plan->head_rank || dtp_plan_adapts(j->plan) ||
+        !(j->slice.plan.pipeline_two_tables || j->transformer->ahead_layers))
         return;
     dtp_element_bytes_count(j->plan, &bytes);
     s->joined_bytes = hooks->table_gradient_bytes
@@ -261,13 +262,13 @@ static struct stages stages_of(const struct job *j, const struct dtp_time *slice
 }
 
 /* What the passes of a layer take of it: F is a third of the matmuls, W another, and attention has no W (Qi et al.
- * 2024, table 1). */
-static struct dtp_part_cost passes_of_layer(const struct dtp_time_parts *p, double layer_s)
+ * 2024, table 1). Frozen matrices have none, and adapters' gradients of weights are made with those of inputs. */
+static struct dtp_part_cost passes_of_layer(const struct dtp_plan *plan, const struct dtp_time_parts *p, double layer_s)
 {
     double forward = p->matmul_forward_s + p->attention_forward_s + p->memory_forward_s;
-    double weight = p->matmul_backward_s / 2;
-    double backward =
-        weight + p->attention_backward_s + p->memory_backward_s + p->matmul_recompute_s + p->recompute_other_s;
+    double weight = dtp_plan_adapts(plan) ? 0 : p->matmul_backward_s / 2;
+    double backward = p->matmul_backward_s - weight + p->attention_backward_s + p->memory_backward_s +
+                      p->matmul_recompute_s + p->recompute_other_s;
     double scale = layer_s / (forward + backward + weight);
     return (struct dtp_part_cost){
         .forward_s = forward * scale, .backward_s = backward * scale, .weight_s = weight * scale};
@@ -300,7 +301,7 @@ static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stag
         .transformer = j->transformer,
         .cluster = j->cluster,
         .plan = j->plan,
-        .shares = passes_of_layer(once, 1),
+        .shares = passes_of_layer(j->plan, once, 1),
         .layer = {.device_s = (twice.device_s - once->device_s) / (m * layers),
                   .launched_s =
                       (twice.host_s - once->host_s) / (m * layers) + s->calls.layer_s + collectives_s / layers,
@@ -522,10 +523,10 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
     struct stages s = stages_of(&j, &slice.time);
     hide_in_calls(&s);
     double exchanged_s = s.tensor_exposed_s / (double)j.slice.transformer.layers;
-    *layer = passes_of_layer(&j.parts, s.layer_s);
+    *layer = passes_of_layer(plan, &j.parts, s.layer_s);
     layer->forward_s += exchanged_s / 2;
     layer->backward_s += exchanged_s / 2;
     fill_kept(&j, layer);
-    *head = (struct dtp_part_cost){.forward_s = s.head_s / 3, .backward_s = s.head_s / 3, .weight_s = s.head_s / 3};
+    *head = dtp_passes_of_head(plan, s.head_s);
     *send_s = searched_send_s(&j, s.boundary_bytes / (2 * (uint64_t)plan->virtual_stages));
 }

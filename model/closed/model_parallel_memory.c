@@ -38,13 +38,29 @@ static void add_signed(struct dtp_memory *m, enum dtp_phase phase, enum dtp_owne
 static const enum dtp_owner states[] = {DTP_OWNER_PARAMS, DTP_OWNER_GRADS, DTP_OWNER_OPTIMIZER};
 #define STATES (sizeof states / sizeof *states)
 
+/* What a rank has of the slice's parameters, in bytes, and of what of them is trained: the same but beside adapters. */
+struct share {
+    double params, trained;
+};
+
+static double share_of_owner(const struct share *share, enum dtp_owner owner)
+{
+    return owner == DTP_OWNER_PARAMS ? share->params : share->trained;
+}
+
+static struct share larger_share(struct share a, struct share b)
+{
+    return (struct share){fmax(a.params, b.params), fmax(a.trained, b.trained)};
+}
+
 /* Parameters, gradients, `sums` of these beside DDP's buckets, and optimizer state of a phase become `share` of the
  * slice's. */
-static void scale_states(struct dtp_memory *m, enum dtp_phase phase, double share, double sums)
+static void scale_states(struct dtp_memory *m, enum dtp_phase phase, const struct share *share, double sums)
 {
     for (size_t i = 0; i < STATES; i++)
-        add_signed(m, phase, states[i], (share - 1) * (double)m->phase_bytes[phase][states[i]]);
-    add_signed(m, phase, DTP_OWNER_REDUCE, (share - 1) * sums);
+        add_signed(m, phase, states[i],
+                   (share_of_owner(share, states[i]) - 1) * (double)m->phase_bytes[phase][states[i]]);
+    add_signed(m, phase, DTP_OWNER_REDUCE, (share->trained - 1) * sums);
 }
 
 /* Of a schedule with several copies of the model each rank holds a stage of each. */
@@ -199,7 +215,7 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
                 (holds && wide ? (double)(4 * s->transformer.vocab) : 0),
         .loss = (double)s->transformer.vocab * beside_loss(&s->plan, holds, (double)dtp_plan_compute_bytes(plan)),
         .held = holds ? (double)a.logits_gradient : 0,
-        .head_waiting = holds ? (double)(a.head + a.logits_gradient) : 0};
+        .head_waiting = holds && !dtp_plan_adapts(plan) ? (double)(a.head + a.logits_gradient) : 0};
     if (holds)
         count_stays(s, layer_bytes, &out);
     return out;
@@ -280,22 +296,41 @@ static double kept_beside_loss(const struct dtp_plan *plan, const struct kept *k
            waiting * layers * kept->waiting + wait.heads * kept->head_waiting;
 }
 
-/* Parameters of a rank with so many layers and tables (embedding, head), of the slice's; positions are the first
- * stage's, under DeepSpeed's engine taken for all, whose gradients are no owner's that is scaled. */
-static double share_of(const struct dtp_slice *s, double layers, double tables, bool positions)
+/* Frozen weights and adapters at rest. */
+static double adapted_bytes(const struct dtp_slice *s, uint64_t layers)
+{
+    const unsigned each =
+        dtp_dtype_bytes(s->plan.runtime->stores_compute_dtype ? s->plan.precision.compute : s->plan.adapters.dtype);
+    struct dtp_transformer t = s->transformer;
+    struct dtp_trained_count count;
+    t.layers = layers;
+    dtp_plan_trained(&t, &s->plan, &count);
+    return (double)(count.frozen_bytes + each * count.trained);
+}
+
+/* Of a rank with so many layers and tables (embedding, head); positions are the first stage's, under DeepSpeed's engine
+ * taken for all, whose gradients are no owner's that is scaled. */
+static struct share share_of(const struct dtp_slice *s, double layers, double tables, bool positions)
 {
     const struct dtp_parameter_count count = dtp_transformer_count(&s->transformer);
-    const double table = (double)(s->transformer.vocab * s->transformer.hidden), all = (double)count.total,
-                 own = s->transformer.tied_head ? 1 : 2, layer = (double)count.layers / (double)s->transformer.layers;
-    return 1 + ((layers - (double)s->transformer.layers) * layer + (tables - own) * table -
-                (positions || s->plan.runtime->copies_passes ? 0 : (double)count.position)) /
-                   all;
+    const uint64_t of_slice = s->transformer.layers;
+    const bool adapts = dtp_plan_adapts(&s->plan);
+    const double element = adapts ? (double)dtp_dtype_bytes(s->plan.precision.params) : 1,
+                 all = adapts ? adapted_bytes(s, of_slice) : (double)count.total,
+                 layer = adapts ? adapted_bytes(s, of_slice + 1) - all : (double)count.layers / (double)of_slice,
+                 table = element * (double)(s->transformer.vocab * s->transformer.hidden),
+                 own = s->transformer.tied_head ? 1 : 2;
+    const double position = positions || s->plan.runtime->copies_passes ? 0 : element * (double)count.position,
+                 share = 1 + ((layers - (double)of_slice) * layer + (tables - own) * table - position) / all;
+    return (struct share){share, adapts ? layers / (double)of_slice : share};
 }
 
 /* Of the table's gradient rows of other ranks, which this one makes as well: in so many bytes each. A slice whose head
  * is no copy of the table makes them too. */
 static double others_rows_bytes(const struct dtp_slice *s, const struct dtp_plan *plan, bool tied, uint64_t bytes)
 {
+    if (dtp_plan_adapts(plan)) /* frozen */
+        return 0;
     const double ranks = (double)dtp_plan_table_gradient_ranks(plan, tied) -
                          (double)dtp_plan_table_gradient_ranks(&s->plan, s->transformer.tied_head);
     return fmax(0, ranks) * (double)(s->transformer.vocab * s->transformer.hidden * bytes);
@@ -327,7 +362,8 @@ static double kept_of_flights(double n, double layers, double kept, double gradi
  * beside DDP's buckets, the slice's. */
 struct ranks {
     bool vee, loops, splits, fills; /* fills: there are more micro-batches than are ever in flight */
-    double first, middle, head, all_rows, first_rows, head_rows;
+    struct share first, middle, head;
+    double all_rows, first_rows, head_rows;
     double stays, first_stays, head_stays, loss_stays, table, made, gradients, sums;
 };
 
@@ -370,7 +406,8 @@ static struct ranks ranks_of(const struct dtp_transformer *whole, const struct d
     const double tables = r.vee && !tied ? 2 : 1;
     r.first = share_of(s, plan->first_layers, tables, true);
     r.head = share_of(s, plan->head_layers, tables, !r.loops);
-    r.middle = plan->pp > 2 || r.vee ? share_of(s, plan->most_layers, 0, false) : 0;
+    if (plan->pp > 2 || r.vee)
+        r.middle = share_of(s, plan->most_layers, 0, false);
     r.table = others_rows_bytes(s, plan, tied, dtp_dtype_bytes(plan->precision.reduce));
     r.made = others_rows_bytes(s, plan, tied,
                                dtp_plan_autocast(plan) ? dtp_dtype_bytes(plan->precision.params)
@@ -389,50 +426,55 @@ static struct ranks ranks_of(const struct dtp_transformer *whole, const struct d
 /* A rank in its last backward: its parameters, of the slice's, and what it keeps besides, in bytes of a token, in rows
  * of the stream for each micro-batch, and in bytes: of table gradients, of weights that stay. */
 struct late {
-    double share, kept, rows, bytes, stays;
+    struct share share;
+    double kept, rows, bytes, stays;
 };
 
-/* The one with the most; `state` and `row_bytes` are bytes of the slice's state and of a row of each micro-batch. */
+/* The one with the most; `params`, `trained` and `row_bytes` are bytes of the slice's parameters, of gradients and
+ * state of what is trained, and of a row of each micro-batch. */
 static struct late fullest_late(const struct dtp_plan *plan, const struct dtp_slice *s, const struct kept *kept,
-                                const struct ranks *r, double state, double row_bytes)
+                                const struct ranks *r, double params, double trained, double row_bytes)
 {
+    const struct share none = {0, 0};
     const double chunks = plan->virtual_stages, tokens = (double)dtp_plan_tokens(plan), flights = in_flight(plan),
                  behind = in_flight_behind(plan), first = plan->first_layers * kept->first,
                  wider = flights * wider_layers(s, kept->layer), table = r->fills ? r->table : 0;
     const struct late list[] = {
         /* the first, all its micro-batches in flight */
         {r->first,
-         kept_of_flights(flights, plan->first_layers, kept->first, r->fills ? 0 : r->first * r->gradients) + wider,
+         kept_of_flights(flights, plan->first_layers, kept->first, r->fills ? 0 : r->first.trained * r->gradients) +
+             wider,
          r->first_rows, table, r->first_stays},
         /* at the embedding of the first and of the next: beside what it makes of the table, the sum of earlier ones,
          * FSDP2's own at once */
         {r->first, (flights - 1) * first + wider, r->first_rows, r->made + (dtp_plan_is_fsdp(plan) ? r->table : 0),
          r->first_stays},
-        {plan->accumulate > 1 ? r->first : 0, (flights - (r->fills ? 1 : 2)) * first + wider, r->first_rows,
+        {plan->accumulate > 1 ? r->first : none, (flights - (r->fills ? 1 : 2)) * first + wider, r->first_rows,
          r->made + r->table, r->first_stays},
         /* the one behind it, of the most layers, without an end of the model */
         {r->middle,
          kept_of_flights(behind, plan->most_layers, kept->layer,
-                         plan->accumulate > behind ? 0 : r->middle * r->gradients),
+                         plan->accumulate > behind ? 0 : r->middle.trained * r->gradients),
          r->all_rows, 0, r->stays},
         /* the first behind a B, whose chunk waits for its W */
-        {r->splits ? r->first : 0, (flights - 1 / chunks) * first + (plan->first_layers / chunks - 1) * kept->waiting,
-         r->first_rows, table, r->first_stays},
+        {r->splits ? r->first : none,
+         (flights - 1 / chunks) * first + (plan->first_layers / chunks - 1) * kept->waiting, r->first_rows, table,
+         r->first_stays},
         /* any, with weight gradients of some layers put off */
-        {fmax(r->first, fmax(r->middle, r->head)), kept_beside_waiting(s, plan, kept), 0},
+        {larger_share(r->first, larger_share(r->middle, r->head)), kept_beside_waiting(s, plan, kept), 0},
         /* the one before the last, or any of a V's, where the most weight gradients wait for their W */
         {r->middle,
          r->loops ? kept_until_weights_before(plan, kept) : kept_until_weights(plan, plan->most_layers, kept),
          r->all_rows, 0, r->stays},
         /* the one with the head, likewise; at the end of its backward, all its gradients made */
-        {r->loops ? r->head : 0, kept_until_weights(plan, plan->head_layers, kept), r->head_rows, 0, r->head_stays},
-        {r->loops ? r->head : 0, 0, r->head_rows, 0, r->head_stays}};
+        {r->loops ? r->head : none, kept_until_weights(plan, plan->head_layers, kept), r->head_rows, 0, r->head_stays},
+        {r->loops ? r->head : none, 0, r->head_rows, 0, r->head_stays}};
     size_t most_at = 0;
     double most_bytes = -INFINITY;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        double bytes =
-            list[i].share * state + list[i].kept * tokens + list[i].rows * row_bytes + list[i].bytes + list[i].stays;
-        if (list[i].share > 0 && bytes > most_bytes)
+        double bytes = list[i].share.params * params + list[i].share.trained * trained + list[i].kept * tokens +
+                       list[i].rows * row_bytes + list[i].bytes + list[i].stays;
+        if (list[i].share.params > 0 && bytes > most_bytes)
             most_at = i, most_bytes = bytes;
     }
     return list[most_at];
@@ -451,8 +493,9 @@ static void add_first_gradients(const struct dtp_plan *plan, const struct dtp_sl
     const bool buckets = dtp_plan_has_ddp_buckets(&s->plan, &s->cluster);
     if (!(r->gradients > 0) || !(before || round) || (buckets && plan->accumulate == 1))
         return;
-    const double last = fmin(plan->last_layers, plan->head_layers), share = share_of(s, last, 1, !r->loops) / r->head,
-                 gradients = buckets ? r->head * r->sums : (double)m->phase_bytes[phase][DTP_OWNER_GRADS],
+    const double last = fmin(plan->last_layers, plan->head_layers),
+                 share = share_of(s, last, 1, !r->loops).trained / r->head.trained,
+                 gradients = buckets ? r->head.trained * r->sums : (double)m->phase_bytes[phase][DTP_OWNER_GRADS],
                  one = before ? (last * kept->last + kept->head) * (double)dtp_plan_tokens(plan) : 0;
     const bool later = !before || (phase != DTP_PHASE_FORWARD_END && share * gradients > one);
     add_signed(m, phase, buckets ? DTP_OWNER_REDUCE : DTP_OWNER_GRADS, (later ? share - 1 : -1) * gradients);
@@ -467,28 +510,29 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
 {
     const struct ranks r = ranks_of(whole, plan, s, kept, m);
     const uint64_t *late = m->phase_bytes[DTP_PHASE_LATE_BACKWARD];
-    const double state = (double)(late[DTP_OWNER_PARAMS] + late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]) + r.sums;
+    const double params = (double)late[DTP_OWNER_PARAMS],
+                 trained = (double)(late[DTP_OWNER_GRADS] + late[DTP_OWNER_OPTIMIZER]) + r.sums;
     const double rows = (double)row_bytes * plan->accumulate, tokens = (double)dtp_plan_tokens(plan);
-    const struct late most = fullest_late(plan, s, kept, &r, state, rows);
-    scale_states(m, DTP_PHASE_LATE_BACKWARD, most.share, r.sums);
+    const struct late most = fullest_late(plan, s, kept, &r, params, trained, rows);
+    scale_states(m, DTP_PHASE_LATE_BACKWARD, &most.share, r.sums);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_GRADS, most.bytes);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, kept->stays, most.stays);
     add_signed(m, DTP_PHASE_LATE_BACKWARD, DTP_OWNER_ACTIVATIONS, (double)held + most.kept * tokens + most.rows * rows);
     const double beside = kept_beside_loss(plan, kept) * tokens + r.head_rows * rows;
     for (enum dtp_phase phase = DTP_PHASE_FORWARD_END; phase <= DTP_PHASE_EARLY_BACKWARD; phase++) {
         const bool casts = kept->stays == DTP_OWNER_WEIGHTS; /* the head's, which the slice lets go behind its loss */
-        scale_states(m, phase, r.head, r.sums);
+        scale_states(m, phase, &r.head, r.sums);
         add_signed(m, phase, DTP_OWNER_ACTIVATIONS, beside);
         add_signed(m, phase, DTP_OWNER_GRADS, r.vee && r.fills ? r.table : 0);
         add_first_gradients(plan, s, kept, &r, phase, m);
         add_signed(m, phase, kept->stays,
                    r.loss_stays + (casts && phase == DTP_PHASE_EARLY_BACKWARD ? kept->of_head : 0));
     }
-    const double fullest = fmax(r.first, fmax(r.middle, r.head));
+    const struct share fullest = larger_share(r.first, larger_share(r.middle, r.head));
     uint64_t *const of_states[] = {&m->params_bytes, &m->grads_bytes, &m->optimizer_bytes};
     for (size_t i = 0; i < STATES; i++)
-        *of_states[i] = (uint64_t)(fullest * (double)*of_states[i]);
-    scale_states(m, DTP_PHASE_STEP, fullest, r.sums);
+        *of_states[i] = (uint64_t)(share_of_owner(&fullest, states[i]) * (double)*of_states[i]);
+    scale_states(m, DTP_PHASE_STEP, &fullest, r.sums);
     add_copies(plan, m);
 }
 

@@ -65,6 +65,13 @@ static struct dtp_stage_cost never_ahead(struct dtp_stage_cost c)
     return c;
 }
 
+struct dtp_part_cost dtp_passes_of_head(const struct dtp_plan *plan, double head_s)
+{
+    const bool frozen = dtp_plan_adapts(plan);
+    const double each_s = head_s / (frozen ? 2 : 3);
+    return (struct dtp_part_cost){.forward_s = each_s, .backward_s = each_s, .weight_s = frozen ? 0 : each_s};
+}
+
 /* Half of what is exchanged is forward's. Of kernels backward is taken to launch twice forward's, as many for weights
  * as for inputs: assumed, no count says it. */
 static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage,
@@ -73,16 +80,18 @@ static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const s
     const struct dtp_stage_time t = time_of(p, stage);
     const double ends_s = stage->head ? p->ends.device_s : 0, layers_s = t.device_s - ends_s,
                  half_s = exchanges ? t.exchanged_s / 2 : 0;
+    const struct dtp_part_cost ends = dtp_passes_of_head(p->plan, ends_s);
+    const bool frozen = dtp_plan_adapts(p->plan); /* weights have no pass */
     const double delayed = fmin(p->plan->executor.delay_wgrad, stage->layers);
     const struct dtp_stage_cost cost = {
-        .forward_s = layers_s * p->shares.forward_s + ends_s / 3 + half_s,
-        .backward_s = layers_s * p->shares.backward_s + ends_s / 3 + half_s,
-        .weight_s = layers_s * p->shares.weight_s + ends_s / 3,
+        .forward_s = layers_s * p->shares.forward_s + ends.forward_s + half_s,
+        .backward_s = layers_s * p->shares.backward_s + ends.backward_s + half_s,
+        .weight_s = layers_s * p->shares.weight_s + ends.weight_s,
         .delayed_s = delayed * p->layer.device_s * p->shares.weight_s,
         .last_s = exchanges ? stage->layers * p->last_layer_s + (stage->embedding || stage->head) * p->last_table_s : 0,
         .launch_forward_s = t.launched_s / 3,
-        .launch_backward_s = t.launched_s / 3,
-        .launch_weight_s = t.launched_s / 3,
+        .launch_backward_s = (frozen ? 2 : 1) * t.launched_s / 3,
+        .launch_weight_s = frozen ? 0 : t.launched_s / 3,
         .launch_walk_s = split_s(p, stage, true),
         .launch_engine_s = split_s(p, stage, false),
     };

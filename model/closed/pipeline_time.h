@@ -40,6 +40,9 @@ struct dtp_pipeline_time {
 /* Of a plan with a pipeline. DTP_ENVIRONMENT: no memory for its passes. */
 enum dtp_status dtp_pipeline_time_of(const struct dtp_pipeline_parts *parts, struct dtp_pipeline_time *out);
 
+/* What the passes of head and loss take of their seconds: three products, of a frozen head two. */
+struct dtp_part_cost dtp_passes_of_head(const struct dtp_plan *plan, double head_s);
+
 /* Ranks that two neighbouring stages are apart; seconds of a transfer from each rank of a stage to one of another. */
 uint32_t dtp_stages_apart(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
 double dtp_stage_transfer_s(const struct dtp_cluster *cluster, const struct dtp_plan *plan, uint32_t from, uint32_t to,
