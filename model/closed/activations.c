@@ -18,7 +18,7 @@ static void count_layer(const struct dtp_layer_tensors *tensors, struct dtp_acti
     out->layer_attention = part[DTP_PART_ATTENTION];
     out->layer_mlp = part[DTP_PART_MLP];
     out->layer_all = part[DTP_PART_RESIDUAL] + out->layer_norms + out->layer_attention + out->layer_mlp;
-    out->layer_kept = dtp_layer_tensors_bytes(tensors, tensors->kept);
+    out->layer_kept = dtp_layer_tensors_bytes(tensors, tensors->kept) + tensors->terms_kept;
 }
 
 /* What the counts of head, loss and embedding are made of: h as between matmuls, bytes of compute dtype and residual.

@@ -10,8 +10,9 @@
  * way at once, one after the other needs one of these alone. */
 struct dtp_flight_module {
     dtp_buffer_id tensor[DTP_TENSOR_COUNT];
-    uint64_t alive;    /* tensors that exist now, as bits */
-    uint64_t gathered; /* of these, which stand here whole and not as the rows of a tensor parallel rank */
+    uint64_t alive;      /* tensors that exist now, as bits */
+    uint64_t gathered;   /* of these, which stand here whole and not as the rows of a tensor parallel rank */
+    dtp_buffer_id terms; /* of the last matmul, where a checkpoint keeps them: terms_kept */
     dtp_buffer_id casts[DTP_LAYER_MATRICES];   /* dtp_lower_casts_apart: what each matrix cast for itself, kept */
     dtp_buffer_id weights[DTP_LAYER_MATRICES]; /* casts of weights, where each micro-batch has its own */
     dtp_buffer_id columns[DTP_LAYER_MATRICES]; /* copies of fp8 matrices by columns, kept for backward; or none */

@@ -227,24 +227,26 @@ static void multiply(const struct pass *pass, struct dtp_draft *draft, int index
         dtp_forward_narrow_product(pass, draft, index);
         return;
     }
+    const bool summed = rows && pass->replay && exists(pass, matrix->result); /* the sum was kept, not its terms */
     if (rows)
         whole = dtp_draft_new(l, draft, "terms of a sum", DTP_OWNER_WORKSPACE, dtp_lower_whole_stream(l, l->compute),
-                              DTP_WRITE);
+                              summed ? DTP_WRITE | DTP_FREE : DTP_WRITE);
     else
         make(pass, draft, matrix->result);
     dtp_forward_return(pass, draft, index);
     dtp_draft_product(l, draft, matrix, DTP_PRODUCT_FORWARD);
     if (l->tp > 1 && l->plan->runtime->dtensor && !l->compiled) /* its input becomes a DTensor, its result local */
         draft->op.demand.kernels += 2;
-    if (terms)
+    if (terms && !summed)
         dtp_lower_tensor_beside(l, rows ? DTP_OP_REDUCE_SCATTER : DTP_OP_ALL_REDUCE, matrix->name,
                                 dtp_lower_whole_stream(l, l->compute));
     dtp_draft_end(l, draft);
-    if (rows) {
+    if (rows && !summed) {
         pass->module->tensor[matrix->result] =
-            dtp_lower_scatter_sum(l, matrix->name, whole, dtp_layer_tensor_text(matrix->result), true);
+            dtp_lower_scatter_sum(l, matrix->name, whole, dtp_forward_keep_terms(pass, index, whole),
+                                  dtp_layer_tensor_text(matrix->result), true);
         pass->module->alive |= UINT64_C(1) << matrix->result;
-    } else if (terms) {
+    } else if (terms && !rows) {
         dtp_lower_sum_in_place(l, matrix->name, pass->module->tensor[matrix->result],
                                dtp_lower_whole_stream(l, l->compute), true);
     }
@@ -255,7 +257,7 @@ static void linear(const struct pass *pass, int index)
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     bool casts = dtp_plan_casts_weights(l->plan), again = casts && dtp_lower_recasts(l, l->layer);
-    if (!wanted(pass, matrix->result)) {
+    if (!wanted(pass, matrix->result) && !dtp_forward_multiplies_again(pass, index)) {
         if (pass->replay && again) { /* casts are replayed whether or not their matmul is */
             dtp_lower_weight(l, index);
             dtp_forward_cast_again(pass, index);
@@ -478,6 +480,8 @@ static void free_locals(const struct pass *pass)
             dtp_draft_use(&draft, pass->module->tensor[tensor], DTP_FREE);
             drop(pass, (enum dtp_layer_tensor)tensor);
         }
+    if (pass->replay)
+        dtp_forward_drop_terms(pass, &draft);
     if (draft.operand_count)
         dtp_draft_end(pass->l, &draft);
 }

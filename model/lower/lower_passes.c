@@ -224,7 +224,7 @@ static void clear(struct dtp_flight *flight, uint64_t layers)
 {
     struct dtp_flight_module *module = flight->module;
     for (uint64_t i = 0; i < layers; i++) {
-        module[i].alive = 0;
+        module[i].alive = 0, module[i].terms = DTP_NO_BUFFER;
         for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)
             module[i].tensor[tensor] = DTP_NO_BUFFER;
         for (int matrix = 0; matrix < DTP_LAYER_MATRICES; matrix++)

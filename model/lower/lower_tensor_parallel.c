@@ -14,7 +14,7 @@
  * the whole step (Transformer Engine's user buffers, of which one is counted). Here the share of it that stays exposed
  * stands before or behind the matmul with the data it moves, and the rest runs beside the matmul, in that buffer.
  * Without tensor parallel ranks nothing here makes an operation. */
-#include "lower/lowering.h"
+#include "lower/block_forward.h"
 
 #include "base/bytes.h"
 #include "cost/calibration.h"
@@ -196,11 +196,10 @@ static dtp_buffer_id scatter(struct dtp_lowering *l, const char *name, dtp_buffe
     return sum;
 }
 
-dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, const char *result,
-                                    bool in_pieces)
+dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
+                                    const char *result, bool in_pieces)
 {
-    return scatter(l, name, terms, DTP_READ | DTP_FREE, result, DTP_OWNER_ACTIVATIONS, l->transformer->hidden,
-                   in_pieces);
+    return scatter(l, name, terms, access, result, DTP_OWNER_ACTIVATIONS, l->transformer->hidden, in_pieces);
 }
 
 dtp_buffer_id dtp_lower_sum_of_rows(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
@@ -210,4 +209,26 @@ dtp_buffer_id dtp_lower_sum_of_rows(struct dtp_lowering *l, const char *name, dt
         return scatter(l, name, terms, access, "input gradient", DTP_OWNER_WORKSPACE, width, false);
     dtp_lower_sum_in_place(l, name, terms, dtp_bytes_product(l->tokens, l->compute * width), false);
     return terms;
+}
+
+uint32_t dtp_forward_keep_terms(const struct pass *pass, int matrix, dtp_buffer_id terms)
+{
+    const struct dtp_lowering *l = pass->l;
+    const bool last = matrix == l->matrices - 1;
+    if (!l->tensors.terms_kept || !last || pass->replay || !dtp_lower_checkpointed(l, l->layer))
+        return DTP_READ | DTP_FREE;
+    pass->module->terms = terms;
+    return DTP_READ;
+}
+
+void dtp_forward_drop_terms(const struct pass *pass, struct dtp_draft *draft)
+{
+    dtp_draft_use(draft, pass->module->terms, DTP_FREE);
+    pass->module->terms = DTP_NO_BUFFER;
+}
+
+bool dtp_forward_multiplies_again(const struct pass *pass, int matrix)
+{
+    const struct dtp_lowering *l = pass->l;
+    return l->tensors.terms_kept && matrix < l->matrices - 1 && pass->replay && dtp_lower_cut_by_rows(l, matrix);
 }

@@ -549,8 +549,8 @@ dtp_buffer_id dtp_lower_gather_rows(struct dtp_lowering *l, struct dtp_draft *dr
                                     uint64_t whole_bytes, dtp_op_id *beside);
 void dtp_lower_sum_in_place(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t bytes,
                             bool in_pieces);
-dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, const char *result,
-                                    bool in_pieces);
+dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
+                                    const char *result, bool in_pieces);
 dtp_buffer_id dtp_lower_sum_of_rows(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
                                     uint64_t width);
 /* DTP_DEFER where the terms of a scattered sum are let go while it runs, else 0. */

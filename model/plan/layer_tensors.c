@@ -481,10 +481,12 @@ static uint64_t matmul_results(const struct dtp_layer_tensors *tensors, const st
     return kept;
 }
 
-/* torchtitan's policy: the flash core's results, and every second matmul's. */
+/* torchtitan's policy: the flash core's results, every second matmul's, and what a reduce-scatter makes of one's. */
 static uint64_t second_matmuls(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
 {
-    return matmul_results(tensors, plan, 2) | (plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE));
+    uint64_t sums = plan->runtime->dtensor && plan->sequence_shards > 1 ? BIT(MIDDLE) : 0;
+    return matmul_results(tensors, plan, 2) | sums |
+           (plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE));
 }
 
 #define SHARED_TENSORS (BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_PRODUCT) | BIT(SHARED_DOWN) | BIT(SHARED_WEIGHT))
@@ -581,6 +583,8 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     count_casts(out, plan);
     out->casts_apart = dtp_plan_casts_apart(plan, &out->kind);
     out->kept = kept_tensors(out, plan);
+    out->terms_kept =
+        dtp_plan_keeps_terms(plan, out->kind.matrices) ? dtp_plan_compute_bytes(plan) * transformer->hidden : 0;
     if (plan->megatron.recompute)
         find_again(out, plan);
 }

@@ -34,8 +34,9 @@ struct dtp_layer_tensors {
      * one, and what its backward reads. */
     bool cut;
     uint64_t first_gradients, saved_first;
-    bool added_again; /* the sum after attention is made again in backward, not kept */
-    bool casts_apart; /* dtp_plan_casts_apart */
+    uint64_t terms_kept; /* bytes of a token that a checkpointed layer keeps of the last matmul, before ranks sum it */
+    bool added_again;    /* the sum after attention is made again in backward, not kept */
+    bool casts_apart;    /* dtp_plan_casts_apart */
 };
 /* Of rows of the rank's tokens so many bytes: of those that it sends, that it gets, that come to it. */
 static inline uint64_t dtp_layer_sent(const struct dtp_layer_tensors *tensors, uint64_t bytes)
