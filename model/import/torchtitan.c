@@ -26,11 +26,26 @@ static const char *const signs[] = {"parallelism.*",
 static const struct flavor {
     const char *name, *flavor, *model;
 } flavors[] = {
-    {"llama3", "8B", "llama-3-8b"},        {"llama3", "70B", "llama-3-70b"},      {"llama3", "405B", "llama-3.1-405b"},
-    {"llama2", "7B", "llama-2-7b"},        {"llama2", "13B", "llama-2-13b"},      {"llama2", "70B", "llama-2-70b"},
-    {"llama3", "8B_varlen", "llama-3-8b"}, {"qwen3", "0.6B", "qwen3-0.6b"},       {"qwen3", "1.7B", "qwen3-1.7b"},
-    {"qwen3", "4B", "qwen3-4b"},           {"qwen3", "8B", "qwen3-8b"},           {"qwen3", "14B", "qwen3-14b"},
-    {"qwen3", "32B", "qwen3-32b"},         {"qwen3", "30B-A3B", "qwen3-30b-a3b"},
+    {"llama3", "8B", "llama-3-8b"},
+    {"llama3", "70B", "llama-3-70b"},
+    {"llama3", "405B", "llama-3.1-405b"},
+    {"llama2", "7B", "llama-2-7b"},
+    {"llama2", "13B", "llama-2-13b"},
+    {"llama2", "70B", "llama-2-70b"},
+    {"llama3", "8B_varlen", "llama-3-8b"},
+    {"qwen3", "0.6B", "qwen3-0.6b"},
+    {"qwen3", "1.7B", "qwen3-1.7b"},
+    {"qwen3", "4B", "qwen3-4b"},
+    {"qwen3", "8B", "qwen3-8b"},
+    {"qwen3", "14B", "qwen3-14b"},
+    {"qwen3", "32B", "qwen3-32b"},
+    {"qwen3", "30B-A3B", "qwen3-30b-a3b"},
+    {"qwen3", "235B-A22B", "qwen3-235b-a22b"},
+    {"deepseek_v3", "16B", "deepseek-v2-lite"},
+    {"deepseek_v3", "236B", "deepseek-v2"},
+    {"deepseek_v3", "671B", "deepseek-v3"},
+    {"gpt_oss", "20b", "gpt-oss-20b"},
+    {"gpt_oss", "120b", "gpt-oss-120b"},
 };
 
 static bool is(const char *text, const char *word)
@@ -146,21 +161,44 @@ static bool types_other_gpus(const struct dtp_reading *r, uint64_t product)
     return typed && dtp_number_parse_integer(typed, false, 1, UINT32_MAX, &gpus) && gpus != product;
 }
 
-/* ParallelDims: FSDP shards over dp_shard and cp together; -1 is what the others leave of the GPUs. */
+struct degrees {
+    uint64_t replicas, shard, tp, pp, cp; /* shard: 0 where the file leaves it and the GPUs are not typed */
+};
+
+/* ParallelDims: what the others leave of the GPUs is shared (-1). */
+static enum dtp_status read_degrees(struct dtp_reading *r, struct degrees *d)
+{
+    const char *typed = dtp_typed(r, "gpus");
+    uint64_t gpus;
+    enum dtp_status worst = read_count(r, "replicate", 1, &d->replicas);
+    worst = dtp_worse(worst, read_count(r, "shard", 0, &d->shard));
+    worst = dtp_worse(worst, read_count(r, "tp", 1, &d->tp));
+    worst = dtp_worse(worst, read_count(r, "pp", 1, &d->pp));
+    worst = dtp_worse(worst, read_count(r, "cp", 1, &d->cp));
+    if (worst == DTP_OK && !d->shard && typed && dtp_number_parse_integer(typed, false, 1, UINT32_MAX, &gpus) &&
+        gpus == d->replicas * d->tp * d->pp * d->cp)
+        d->shard = 1;
+    return worst;
+}
+
+/* fsdp_enabled: over dp_shard and cp together. Where nobody shares, autocast surrounds the forward (ParallelDims,
+ * maybe_enable_amp), and beside tp or pp nothing does: those train in fp32, whatever mixed_precision_param says. */
+static bool shares(const struct degrees *d)
+{
+    return d->shard != 1 || d->cp > 1;
+}
+
 static enum dtp_status read_strategy(struct dtp_reading *r)
 {
     const char *leftover = dtp_fact(r, "shard");
-    uint64_t replicas, shard, tp, pp, cp;
-    enum dtp_status worst = read_count(r, "replicate", 1, &replicas);
-    worst = dtp_worse(worst, read_count(r, "shard", 0, &shard));
-    worst = dtp_worse(worst, read_count(r, "tp", 1, &tp));
-    worst = dtp_worse(worst, read_count(r, "pp", 1, &pp));
-    worst = dtp_worse(worst, read_count(r, "cp", 1, &cp));
+    struct degrees d;
+    enum dtp_status worst = read_degrees(r, &d);
     if (worst != DTP_OK)
         return worst;
+    const uint64_t replicas = d.replicas, shard = d.shard, tp = d.tp, pp = d.pp, cp = d.cp;
     if (shard && !dtp_is_said(r, "gpus") && !dtp_is_said(r, "nodes"))
         worst = make_count(r, "gpus", replicas * shard * tp * pp * cp, "shard");
-    bool ddp = shard == 1 && cp == 1;
+    bool ddp = !shares(&d);
     if (replicas > 1 && !ddp && !shard)
         return dtp_refuse_fact(r, "replicate",
                                "beside data_parallel_shard_degree %s it does not say how many GPUs share a copy; "
@@ -286,15 +324,42 @@ static enum dtp_status read_fp8(struct dtp_reading *r, bool narrow)
     return dtp_worse(worst, dtp_make_key(r, "bf16_linears", words, "filter"));
 }
 
+/* Without FSDP mixed_precision_param is autocast's, or nobody's (shares). SDPBackend.MATH is all that
+ * ScaledDotProductAttention of models/attention.py lets fp32 have. */
+static enum dtp_status read_formats_apart(struct dtp_reading *r, const struct degrees *d, bool narrow, bool mixed)
+{
+    const bool alone = d->tp == 1 && d->pp == 1, bf16 = mixed && alone;
+    enum dtp_status worst = dtp_make_key(r, "precision",
+                                         narrow ? "bf16-pure"
+                                         : bf16 ? "bf16-mixed"
+                                                : "fp32",
+                                         narrow          ? "dtype"
+                                         : mixed == bf16 ? "mixed"
+                                         : d->tp > 1     ? "tp"
+                                                         : "pp");
+    return narrow || bf16 ? worst : dtp_worse(worst, dtp_make_key(r, "attention", "math", "mixed"));
+}
+
 /* Stored in fp32 or bf16, gathered and computed in mixed_precision_param, reduced in fp32. */
 static enum dtp_status read_formats(struct dtp_reading *r)
 {
+    struct degrees d;
     const char *stored = or_else(dtp_fact(r, "dtype"), "fp32"), *mixed = or_else(dtp_fact(r, "mixed"), "bf16");
     bool fp8 = is(dtp_fact(r, "converters"), "fp8") || is(dtp_fact(r, "old_fp8"), "true");
     if (fp8 && !is(mixed, "bf16"))
         return dtp_refuse_fact(r, "mixed", "fp8 is modelled beside bf16 for the rest; set it to bfloat16");
-    enum dtp_status reduces = dtp_make_key(r, "reduce_dtype", or_else(dtp_fact(r, "reduce"), "fp32"),
-                                           dtp_fact(r, "reduce") ? "reduce" : NULL);
+    if (read_degrees(r, &d) != DTP_OK)
+        return DTP_BAD_INPUT;
+    if (fp8 && !shares(&d) && (d.tp > 1 || d.pp > 1))
+        return dtp_refuse_fact(r, d.tp > 1 ? "tp" : "pp",
+                               "with fp8 and without FSDP leaves all but matmuls in fp32, which is not modelled; let "
+                               "GPUs share (data_parallel_shard_degree)");
+    if (!fp8 && !shares(&d))
+        return read_formats_apart(r, &d, is(stored, "bf16"), is(mixed, "bf16"));
+    enum dtp_status reduces = DTP_OK;
+    if (shares(&d))
+        reduces = dtp_make_key(r, "reduce_dtype", or_else(dtp_fact(r, "reduce"), "fp32"),
+                               dtp_fact(r, "reduce") ? "reduce" : NULL);
     if (fp8)
         return dtp_worse(reduces, read_fp8(r, is(stored, "bf16")));
     if (is(stored, "bf16") && is(mixed, "fp32"))
@@ -342,6 +407,8 @@ static enum dtp_status read_settings(struct dtp_reading *r)
 {
     const char *implementation = or_else(dtp_fact(r, "implementation"), "fused");
     enum dtp_status worst = dtp_make_key(r, "runtime", "torch", NULL);
+    worst =
+        dtp_worse(worst, dtp_make_key(r, "expandable_segments", "true", NULL)); /* run_train.sh: PYTORCH_ALLOC_CONF */
     worst = dtp_worse(worst, read_model(r));
     worst = dtp_worse(worst, read_strategy(r));
     worst = dtp_worse(worst, read_batch(r));
@@ -365,7 +432,7 @@ static void write_model(struct dtp_writing *w)
             dtp_say(w, "flavor", flavors[i].flavor);
             return;
         }
-    dtp_refuse_writing(w, "has no flavor of %.60s; it has those of llama3 and qwen3", name);
+    dtp_refuse_writing(w, "has no flavor of %.60s; it has those of llama3, qwen3, deepseek_v3 and gpt_oss", name);
 }
 
 static void write_degrees(struct dtp_writing *w)
