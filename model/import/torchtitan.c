@@ -395,8 +395,9 @@ static enum dtp_status read_compile(struct dtp_reading *r)
 {
     const char *parts = or_else(dtp_fact(r, "components"), "both");
     bool on = is(dtp_fact(r, "compile"), "true"), model = on && (is(parts, "both") || is(parts, "model"));
-    if (on && is(parts, "loss"))
-        return dtp_refuse_fact(r, "components", "a compiled loss behind layers that are not is not modelled");
+    if (on && is(parts, "loss")) /* which keeps logits and their gradient in 16 bits, as one kernel that makes both */
+        return dtp_worse(dtp_make_key(r, "compile", "false", "components"),
+                         dtp_make_key(r, "loss", "fused", "components"));
     enum dtp_status worst = dtp_make_key(r, "compile", model ? "true" : "false", "compile");
     if (model)
         worst = dtp_worse(worst, dtp_make_key(r, "compile_loss", is(parts, "both") ? "true" : "false", "components"));

@@ -86,7 +86,7 @@ static inline double per_token(const struct dtp_lowering *l, double bytes)
     return bytes * (double)l->tokens;
 }
 
-/* lower_tensor_parallel.c: terms of the last matmul's sum that a checkpoint keeps (dtp_plan_keeps_terms): how the sum
+/* lower_tensor_parallel.c: terms of the last matmul's sum that a checkpoint keeps (plan/second_matmuls.h): how the sum
  * uses them, and their end in a replay. A replay makes the terms of a sum again that alone was kept. */
 uint32_t dtp_forward_keep_terms(const struct pass *pass, int matrix, dtp_buffer_id terms);
 void dtp_forward_drop_terms(const struct pass *pass, struct dtp_draft *draft);

@@ -567,7 +567,7 @@ void dtp_lower_block_forward(struct dtp_lowering *l)
 static bool replays_last(const struct dtp_lowering *l)
 {
     if (l->checkpointing.keeps == DTP_KEEPS_SECOND_MATMULS)
-        return (l->matrices - 1) % 2 == 1;
+        return l->tensors.kind.experts || (l->matrices - 1) % 2 == 1;
     return l->checkpointing.calls_modules && !l->plan->runtime->stops_replay;
 }
 

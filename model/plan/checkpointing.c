@@ -77,9 +77,3 @@ double dtp_checkpointed_attention(const struct dtp_checkpoint_rule *rule, const 
         lengths += dtp_transformer_layer_attention_length(transformer, layer, sequence);
     return lengths / layers / dtp_transformer_attention_length(transformer, sequence);
 }
-
-bool dtp_plan_keeps_terms(const struct dtp_plan *plan, int matrices)
-{
-    return dtp_plan_checkpoint_rule(plan).keeps == DTP_KEEPS_SECOND_MATMULS && plan->runtime->dtensor &&
-           plan->sequence_shards > 1 && !plan->compile && matrices % 2;
-}

@@ -43,10 +43,6 @@ struct dtp_checkpoint_rule {
     bool calls_modules;              /* a replay calls all modules again: weights are fetched and cast once more */
 };
 struct dtp_checkpoint_rule dtp_plan_checkpoint_rule(const struct dtp_plan *plan);
-/* Whether torchtitan's policy, which counts matmuls from the first and keeps every second result, keeps of the last of
- * `matrices` what ranks then sum by rows (its list has reduce_scatter_tensor: the sum is kept besides). A compiler
- * drops results that nobody reads. */
-bool dtp_plan_keeps_terms(const struct dtp_plan *plan, int matrices);
 
 static inline bool dtp_checkpointed(const struct dtp_checkpoint_rule *rule, uint64_t layer)
 {

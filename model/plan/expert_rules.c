@@ -11,8 +11,8 @@ static void check_runtime(struct dtp_resolver *r)
     if (!p->runtime->experts)
         dtp_plan_refuse(r, "runtime", "%s is not modelled with experts; use runtime torch or megatron",
                         p->runtime->name);
-    bool stages = p->pp > 1 && !p->runtime->weighs_rows; /* Megatron-Core's are */
-    bool folds = p->runtime->weighs_rows;                /* Megatron-Core's parallel folding */
+    bool stages = p->pp > 1 && !p->runtime->weighs_rows && !p->runtime->dtensor;
+    bool folds = p->runtime->weighs_rows; /* Megatron-Core's parallel folding */
     if (!folds && (p->tp > 1 || stages || p->cp > 1))
         dtp_plan_refuse(r, p->tp > 1 ? "tp" : stages ? "pp" : "cp", "with experts is not modelled yet; use 1");
     if (p->tp > 1 && folds && !p->sequence_parallel)
@@ -39,8 +39,11 @@ static void check_runtime(struct dtp_resolver *r)
                         "under autocast of fp32 weights is not modelled; use precision bf16 or bf16-pure");
     if (calls && r->transformer->experts_packed)
         dtp_plan_refuse(r, "experts_packed", "is not how Transformers' experts that are called one by one are kept");
-    if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
-        dtp_plan_refuse(r, "checkpointing", "selective with experts is not modelled; use full, every-N or none");
+    bool policy = p->runtime->dtensor && !p->compile;
+    if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL && !policy)
+        dtp_plan_refuse(r, "checkpointing",
+                        "selective with experts is modelled of eager layers under runtime torch; use full, every-N or "
+                        "none");
 }
 
 /* Latent attention, as PyTorch's models have it, and Megatron-Core's, whose tensor parallel ranks have latents of their
@@ -51,7 +54,8 @@ static void check_latent(struct dtp_resolver *r)
     const struct dtp_plan *p = r->plan;
     if (!p->runtime->latent_attention)
         dtp_plan_refuse(r, "runtime", "%s is not modelled with latent attention; use runtime torch", p->runtime->name);
-    bool stages = p->pp > 1 && !p->runtime->copies_values, tensor = p->tp > 1 && !p->runtime->copies_values;
+    bool stages = p->pp > 1 && !p->runtime->copies_values && !p->runtime->dtensor,
+         tensor = p->tp > 1 && !p->runtime->copies_values;
     if (tensor || stages || p->cp > 1)
         dtp_plan_refuse(r, tensor ? "tp" : stages ? "pp" : "cp", "with latent attention is not modelled yet; use 1");
     if (p->tp > 1 && !tensor && !p->sequence_parallel)
@@ -62,9 +66,10 @@ static void check_latent(struct dtp_resolver *r)
                         p->runtime->name);
     if (p->offload != DTP_OFFLOAD_NONE)
         dtp_plan_refuse(r, "offload", "with latent attention is not modelled; use none");
-    if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
+    if (p->checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL && (!p->runtime->dtensor || p->compile))
         dtp_plan_refuse(r, "checkpointing",
-                        "selective with latent attention is not modelled; use full, every-N or none");
+                        "selective with latent attention is modelled of eager layers under runtime torch; use full, "
+                        "every-N or none");
     if (t->value_head_dim > t->head_dim)
         dtp_plan_refuse(r, "value_head_dim", "above head_dim is not modelled; kernels pad values, not keys");
     if (t->norm_place != DTP_NORMS_BEFORE || t->parallel_block)

@@ -5,6 +5,7 @@
 #include "plan/context.h"
 #include "plan/gelu_chain.h"
 #include "plan/norm_chain.h"
+#include "plan/second_matmuls.h"
 #include "plan/runtime_sizes.h"
 
 #include <stddef.h>
@@ -469,26 +470,6 @@ static void count_casts(struct dtp_layer_tensors *out, const struct dtp_plan *pl
     }
 }
 
-/* Results of every `each`-th matmul, counted from the first. The last one's nobody reads again: an eager cache keeps
- * it, a compiler drops it. */
-static uint64_t matmul_results(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan, int each)
-{
-    const struct dtp_layer_kind *kind = &tensors->kind;
-    uint64_t kept = 0;
-    for (int i = 0; i < kind->matrices; i += each)
-        if (!plan->compile || i < kind->matrices - 1 || tensors->saved & UINT64_C(1) << kind->matrix[i].result)
-            kept |= UINT64_C(1) << kind->matrix[i].result;
-    return kept;
-}
-
-/* torchtitan's policy: the flash core's results, every second matmul's, and what a reduce-scatter makes of one's. */
-static uint64_t second_matmuls(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
-{
-    uint64_t sums = plan->runtime->dtensor && plan->sequence_shards > 1 ? BIT(MIDDLE) : 0;
-    return matmul_results(tensors, plan, 2) | sums |
-           (plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE));
-}
-
 #define SHARED_TENSORS (BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_PRODUCT) | BIT(SHARED_DOWN) | BIT(SHARED_WEIGHT))
 
 /* What parts that run again make; `results`: what backward reads of none, where all of a part runs (checkpoint, not
@@ -538,8 +519,8 @@ static uint64_t kept_tensors(const struct dtp_layer_tensors *tensors, const stru
     case DTP_KEEPS_ALL: break;
     case DTP_KEEPS_INPUT: return BIT(INPUT);
     case DTP_KEEPS_ALL_BUT_CORE: return tensors->saved & ~(BIT(CORE_STATE) | BIT(KV_ALL));
-    case DTP_KEEPS_SECOND_MATMULS: return BIT(INPUT) | second_matmuls(tensors, plan);
-    case DTP_KEEPS_PACKED_MATMULS: return BIT(INPUT) | matmul_results(tensors, plan, 1);
+    case DTP_KEEPS_SECOND_MATMULS: return BIT(INPUT) | dtp_second_matmuls(tensors, plan);
+    case DTP_KEEPS_PACKED_MATMULS: return BIT(INPUT) | dtp_packed_matmuls(tensors, plan);
     case DTP_KEEPS_PARTS: break; /* find_again */
     }
     return tensors->saved;
@@ -584,7 +565,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->casts_apart = dtp_plan_casts_apart(plan, &out->kind);
     out->kept = kept_tensors(out, plan);
     out->terms_kept =
-        dtp_plan_keeps_terms(plan, out->kind.matrices) ? dtp_plan_compute_bytes(plan) * transformer->hidden : 0;
+        dtp_keeps_terms(out, plan) ? dtp_plan_compute_bytes(plan) * transformer->hidden : 0;
     if (plan->megatron.recompute)
         find_again(out, plan);
 }

@@ -492,6 +492,10 @@ static void after_experts(struct dtp_lowering *l, bool backward)
     struct dtp_lower_unit *unit = dtp_lower_unit_of_experts(l, l->layer);
     if (!unit)
         return;
+    if (backward && l->role.pipeline) {
+        dtp_lower_collect_gradients(l, unit);
+        return;
+    }
     if (backward) {
         finish_unit(l, unit);
         return;
@@ -507,9 +511,14 @@ static void chunk_done(struct dtp_lowering *l)
     const struct dtp_lower_chunk *chunk = l->chunk;
     if (chunk->embedding)
         finish_unit(l, dtp_lower_unit_of_end(l, DTP_END_EMBEDDING));
-    for (uint64_t i = 0; i < s->count; i++)
-        if (s->unit[i].first >= chunk->first && s->unit[i].first < chunk->first + chunk->layers)
-            finish_unit(l, &s->unit[i]);
+    for (uint64_t i = 0; i < s->count; i++) {
+        struct dtp_lower_unit *unit = &s->unit[i], *experts = dtp_lower_unit_of_experts(l, unit->first);
+        if (unit->first < chunk->first || unit->first >= chunk->first + chunk->layers)
+            continue;
+        finish_unit(l, unit);
+        if (experts)
+            finish_unit(l, experts);
+    }
     if (chunk->head && (l->wraps_ends || !chunk->embedding))
         finish_unit(l, dtp_lower_unit_of_end(l, DTP_END_HEAD));
     dtp_lower_await_reduction(l);

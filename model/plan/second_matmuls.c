@@ -1,0 +1,45 @@
+#include "plan/second_matmuls.h"
+
+#define BIT(suffix) DTP_TENSOR_BIT(suffix)
+
+static bool stays(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan, int matrix)
+{
+    uint64_t result = UINT64_C(1) << tensors->kind.matrix[matrix].result;
+    return !plan->compile || matrix < tensors->kind.matrices - 1 || tensors->saved & result;
+}
+
+static bool is_counted(const struct dtp_layer_matrix *matrix)
+{
+    return !matrix->expert && matrix->id != DTP_MATRIX_ROUTER;
+}
+
+uint64_t dtp_packed_matmuls(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
+{
+    const struct dtp_layer_kind *kind = &tensors->kind;
+    uint64_t kept = 0;
+    for (int i = 0; i < kind->matrices; i++)
+        if (stays(tensors, plan, i))
+            kept |= UINT64_C(1) << kind->matrix[i].result;
+    return kept;
+}
+
+uint64_t dtp_second_matmuls(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
+{
+    const struct dtp_layer_kind *kind = &tensors->kind;
+    uint64_t kept = plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE);
+    int count = 0;
+    for (int i = 0; i < kind->matrices; i++)
+        if (is_counted(&kind->matrix[i]) && count++ % 2 == 0 && stays(tensors, plan, i))
+            kept |= UINT64_C(1) << kind->matrix[i].result;
+    if (plan->runtime->dtensor && plan->sequence_shards > 1)
+        kept |= BIT(MIDDLE);
+    if (kind->exchanged && kind->kv_latent)
+        kept |= BIT(RECEIVED) | BIT(RETURNED);
+    return kept;
+}
+
+bool dtp_keeps_terms(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
+{
+    return dtp_plan_checkpoint_rule(plan).keeps == DTP_KEEPS_SECOND_MATMULS && plan->runtime->dtensor &&
+           plan->sequence_shards > 1 && !plan->compile && tensors->kind.matrices % 2;
+}
