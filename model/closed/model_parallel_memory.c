@@ -2,6 +2,7 @@
 #include "closed/activations.h"
 #include "closed/model_parallel.h"
 #include "closed/sharding.h"
+#include "closed/stage_share.h"
 #include "base/bytes.h"
 #include "cost/calibration.h"
 #include "plan/degrees.h"
@@ -38,28 +39,13 @@ static void add_signed(struct dtp_memory *m, enum dtp_phase phase, enum dtp_owne
 static const enum dtp_owner states[] = {DTP_OWNER_PARAMS, DTP_OWNER_GRADS, DTP_OWNER_OPTIMIZER};
 #define STATES (sizeof states / sizeof *states)
 
-/* What a rank has of the slice's parameters, in bytes, and of what of them is trained: the same but beside adapters. */
-struct share {
-    double params, trained;
-};
-
-static double share_of_owner(const struct share *share, enum dtp_owner owner)
-{
-    return owner == DTP_OWNER_PARAMS ? share->params : share->trained;
-}
-
-static struct share larger_share(struct share a, struct share b)
-{
-    return (struct share){fmax(a.params, b.params), fmax(a.trained, b.trained)};
-}
-
 /* Parameters, gradients, `sums` of these beside DDP's buckets, and optimizer state of a phase become `share` of the
  * slice's. */
-static void scale_states(struct dtp_memory *m, enum dtp_phase phase, const struct share *share, double sums)
+static void scale_states(struct dtp_memory *m, enum dtp_phase phase, const struct dtp_stage_share *share, double sums)
 {
     for (size_t i = 0; i < STATES; i++)
         add_signed(m, phase, states[i],
-                   (share_of_owner(share, states[i]) - 1) * (double)m->phase_bytes[phase][states[i]]);
+                   (dtp_stage_share_of_owner(share, states[i]) - 1) * (double)m->phase_bytes[phase][states[i]]);
     add_signed(m, phase, DTP_OWNER_REDUCE, (share->trained - 1) * sums);
 }
 
@@ -140,6 +126,18 @@ static double narrow_columns(const struct dtp_slice *s, const struct dtp_layer_t
     return bytes;
 }
 
+/* Bytes of a layer's packed matrices as matmuls read them, where these stay so until backward: each micro-batch has its
+ * own. */
+static double unpacked_bytes(const struct dtp_slice *s, const struct dtp_layer_tensors *tensors)
+{
+    double elements = 0;
+    if (s->plan.adapters.base == DTP_BASE_NONE || !dtp_base_stays_unpacked(&s->plan))
+        return 0;
+    for (int i = 0; i < tensors->kind.matrices; i++)
+        elements += (double)(tensors->kind.matrix[i].groups * tensors->kind.matrix[i].out * tensors->kind.matrix[i].in);
+    return dtp_plan_compute_bytes(&s->plan) * elements;
+}
+
 /* Tensors of a token. What a compiled layer casts of weights under autocast it keeps for its backward, so that each
  * micro-batch has its own (lower_weights.c, dtp_lower_cast_of); a replay makes them anew. So it does with columns of
  * weights gathered in fp8 (fp8_casts.h), but keeps none of a layer that is checkpointed in any way. */
@@ -150,9 +148,12 @@ static struct dtp_activations activations_of(const struct dtp_slice *s, const st
     dtp_activations_of(&s->transformer, &s->plan, tensors, &a);
     if (s->plan.runtime->arena && s->plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)
         a.layer_kept = dtp_layer_tensors_bytes(tensors, tensors->saved & ~MADE_AGAIN);
+    const struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(&s->plan);
+    const double tokens = (double)dtp_plan_tokens(&s->plan);
+    const uint64_t unpacked = (uint64_t)(unpacked_bytes(s, tensors) / tokens);
+    const bool stays = !rule.every || rule.keeps == DTP_KEEPS_PACKED_MATMULS || tensors->kept == tensors->saved;
+    a.layer_all += unpacked, a.layer_kept += stays ? unpacked : 0;
     if (s->plan.compile) {
-        const struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(&s->plan);
-        const double tokens = (double)dtp_plan_tokens(&s->plan);
         const uint64_t own = (uint64_t)(layer_cast / tokens), narrow = (uint64_t)(narrow_columns(s, tensors) / tokens);
         a.layer_all += own + narrow, a.layer_kept += (rule.calls_modules ? 0 : own) + (rule.every ? 0 : narrow);
     }
@@ -296,35 +297,6 @@ static double kept_beside_loss(const struct dtp_plan *plan, const struct kept *k
            waiting * layers * kept->waiting + wait.heads * kept->head_waiting;
 }
 
-/* Frozen weights and adapters at rest. */
-static double adapted_bytes(const struct dtp_slice *s, uint64_t layers)
-{
-    const unsigned each =
-        dtp_dtype_bytes(s->plan.runtime->stores_compute_dtype ? s->plan.precision.compute : s->plan.adapters.dtype);
-    struct dtp_transformer t = s->transformer;
-    struct dtp_trained_count count;
-    t.layers = layers;
-    dtp_plan_trained(&t, &s->plan, &count);
-    return (double)(count.frozen_bytes + each * count.trained);
-}
-
-/* Of a rank with so many layers and tables (embedding, head); positions are the first stage's, under DeepSpeed's engine
- * taken for all, whose gradients are no owner's that is scaled. */
-static struct share share_of(const struct dtp_slice *s, double layers, double tables, bool positions)
-{
-    const struct dtp_parameter_count count = dtp_transformer_count(&s->transformer);
-    const uint64_t of_slice = s->transformer.layers;
-    const bool adapts = dtp_plan_adapts(&s->plan);
-    const double element = adapts ? (double)dtp_dtype_bytes(s->plan.precision.params) : 1,
-                 all = adapts ? adapted_bytes(s, of_slice) : (double)count.total,
-                 layer = adapts ? adapted_bytes(s, of_slice + 1) - all : (double)count.layers / (double)of_slice,
-                 table = element * (double)(s->transformer.vocab * s->transformer.hidden),
-                 own = s->transformer.tied_head ? 1 : 2;
-    const double position = positions || s->plan.runtime->copies_passes ? 0 : element * (double)count.position,
-                 share = 1 + ((layers - (double)of_slice) * layer + (tables - own) * table - position) / all;
-    return (struct share){share, adapts ? layers / (double)of_slice : share};
-}
-
 /* Of the table's gradient rows of other ranks, which this one makes as well: in so many bytes each. A slice whose head
  * is no copy of the table makes them too. */
 static double others_rows_bytes(const struct dtp_slice *s, const struct dtp_plan *plan, bool tied, uint64_t bytes)
@@ -362,7 +334,7 @@ static double kept_of_flights(double n, double layers, double kept, double gradi
  * beside DDP's buckets, the slice's. */
 struct ranks {
     bool vee, loops, splits, fills; /* fills: there are more micro-batches than are ever in flight */
-    struct share first, middle, head;
+    struct dtp_stage_share first, middle, head;
     double all_rows, first_rows, head_rows;
     double stays, first_stays, head_stays, loss_stays, table, made, gradients, sums;
 };
@@ -404,10 +376,10 @@ static struct ranks ranks_of(const struct dtp_transformer *whole, const struct d
                       .splits = row->backward == DTP_BACKWARD_SPLIT,
                       .fills = plan->accumulate > in_flight(plan)};
     const double tables = r.vee && !tied ? 2 : 1;
-    r.first = share_of(s, plan->first_layers, tables, true);
-    r.head = share_of(s, plan->head_layers, tables, !r.loops);
+    r.first = dtp_stage_share_of(s, plan->first_layers, tables, true);
+    r.head = dtp_stage_share_of(s, plan->head_layers, tables, !r.loops);
     if (plan->pp > 2 || r.vee)
-        r.middle = share_of(s, plan->most_layers, 0, false);
+        r.middle = dtp_stage_share_of(s, plan->most_layers, 0, false);
     r.table = others_rows_bytes(s, plan, tied, dtp_dtype_bytes(plan->precision.reduce));
     r.made = others_rows_bytes(s, plan, tied,
                                dtp_plan_autocast(plan) ? dtp_dtype_bytes(plan->precision.params)
@@ -426,7 +398,7 @@ static struct ranks ranks_of(const struct dtp_transformer *whole, const struct d
 /* A rank in its last backward: its parameters, of the slice's, and what it keeps besides, in bytes of a token, in rows
  * of the stream for each micro-batch, and in bytes: of table gradients, of weights that stay. */
 struct late {
-    struct share share;
+    struct dtp_stage_share share;
     double kept, rows, bytes, stays;
 };
 
@@ -435,7 +407,7 @@ struct late {
 static struct late fullest_late(const struct dtp_plan *plan, const struct dtp_slice *s, const struct kept *kept,
                                 const struct ranks *r, double params, double trained, double row_bytes)
 {
-    const struct share none = {0, 0};
+    const struct dtp_stage_share none = {0, 0};
     const double chunks = plan->virtual_stages, tokens = (double)dtp_plan_tokens(plan), flights = in_flight(plan),
                  behind = in_flight_behind(plan), first = plan->first_layers * kept->first,
                  wider = flights * wider_layers(s, kept->layer), table = r->fills ? r->table : 0;
@@ -461,7 +433,8 @@ static struct late fullest_late(const struct dtp_plan *plan, const struct dtp_sl
          (flights - 1 / chunks) * first + (plan->first_layers / chunks - 1) * kept->waiting, r->first_rows, table,
          r->first_stays},
         /* any, with weight gradients of some layers put off */
-        {larger_share(r->first, larger_share(r->middle, r->head)), kept_beside_waiting(s, plan, kept), 0},
+        {dtp_stage_share_larger(r->first, dtp_stage_share_larger(r->middle, r->head)),
+         kept_beside_waiting(s, plan, kept), 0},
         /* the one before the last, or any of a V's, where the most weight gradients wait for their W */
         {r->middle,
          r->loops ? kept_until_weights_before(plan, kept) : kept_until_weights(plan, plan->most_layers, kept),
@@ -494,7 +467,7 @@ static void add_first_gradients(const struct dtp_plan *plan, const struct dtp_sl
     if (!(r->gradients > 0) || !(before || round) || (buckets && plan->accumulate == 1))
         return;
     const double last = fmin(plan->last_layers, plan->head_layers),
-                 share = share_of(s, last, 1, !r->loops).trained / r->head.trained,
+                 share = dtp_stage_share_of(s, last, 1, !r->loops).trained / r->head.trained,
                  gradients = buckets ? r->head.trained * r->sums : (double)m->phase_bytes[phase][DTP_OWNER_GRADS],
                  one = before ? (last * kept->last + kept->head) * (double)dtp_plan_tokens(plan) : 0;
     const bool later = !before || (phase != DTP_PHASE_FORWARD_END && share * gradients > one);
@@ -528,10 +501,10 @@ static void add_ranks(const struct dtp_transformer *whole, const struct dtp_plan
         add_signed(m, phase, kept->stays,
                    r.loss_stays + (casts && phase == DTP_PHASE_EARLY_BACKWARD ? kept->of_head : 0));
     }
-    const struct share fullest = larger_share(r.first, larger_share(r.middle, r.head));
+    const struct dtp_stage_share fullest = dtp_stage_share_larger(r.first, dtp_stage_share_larger(r.middle, r.head));
     uint64_t *const of_states[] = {&m->params_bytes, &m->grads_bytes, &m->optimizer_bytes};
     for (size_t i = 0; i < STATES; i++)
-        *of_states[i] = (uint64_t)(share_of_owner(&fullest, states[i]) * (double)*of_states[i]);
+        *of_states[i] = (uint64_t)(dtp_stage_share_of_owner(&fullest, states[i]) * (double)*of_states[i]);
     scale_states(m, DTP_PHASE_STEP, &fullest, r.sums);
     add_copies(plan, m);
 }
