@@ -16,6 +16,7 @@
 #include "closed/closed_form_hooks.h"
 
 #include "base/bytes.h"
+#include "closed/adapted_work.h"
 #include "cost/cluster_cost.h"
 #include "cost/collective_choice.h"
 #include "plan/checkpointing.h"
@@ -135,13 +136,42 @@ static struct pass backward_of(const struct job *job)
     return pass;
 }
 
-/* Layers whose forward runs again, core and all. */
-static uint64_t layers_again(const struct dtp_transformer *t, const struct dtp_plan *plan, bool *core_alone)
+/* Layers whose attention runs, runs again, and has a backward. */
+struct layers {
+    uint64_t forward, again, backward;
+    bool core_alone; /* it is the core alone that runs again */
+};
+
+/* Below the first adapter of a whole model's first layer nothing wants gradients, and where these are of the attention,
+ * nobody runs its core again for them alone. Our executor runs it again for an adapter that reads its result, and
+ * replays no branch without adapters beside another. */
+static void leave_out_first(const struct dtp_traffic *of, struct layers *layers)
 {
-    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
-    bool parts = rule.keeps == DTP_KEEPS_PARTS, core = dtp_plan_recomputes(plan, DTP_RECOMPUTE_CORE_ATTN);
-    *core_alone = rule.keeps == DTP_KEEPS_ALL_BUT_CORE || parts;
-    return rule.keeps == DTP_KEEPS_SECOND_MATMULS || (parts && !core) ? 0 : dtp_checkpointed_layers(&rule, t->layers);
+    const struct dtp_plan *plan = of->plan;
+    const bool first = !plan->pipeline_ranks && dtp_plan_adapts(plan) &&
+                       dtp_adapted_work_of(of->transformer, of->cluster, plan).unneeded_attention;
+    const bool read = plan->runtime->arena && plan->adapters.targets & 1u << DTP_TARGET_OUTPUT,
+               branch = plan->runtime->arena && of->transformer->parallel_block;
+    if (!first)
+        return;
+    layers->backward--;
+    if (layers->again && (layers->core_alone || branch) && !read)
+        layers->again--;
+}
+
+static struct layers layers_of(const struct dtp_traffic *of)
+{
+    const struct dtp_plan *plan = of->plan;
+    const struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
+    const uint64_t all = of->transformer->layers;
+    const bool parts = rule.keeps == DTP_KEEPS_PARTS, core = dtp_plan_recomputes(plan, DTP_RECOMPUTE_CORE_ATTN),
+               none = rule.keeps == DTP_KEEPS_SECOND_MATMULS || (parts && !core);
+    struct layers layers = {.forward = all,
+                            .again = none ? 0 : dtp_checkpointed_layers(&rule, all),
+                            .backward = all,
+                            .core_alone = rule.keeps == DTP_KEEPS_ALL_BUT_CORE || parts};
+    leave_out_first(of, &layers);
+    return layers;
 }
 
 static struct dtp_scales times(const struct pass *pass, int collective, uint64_t n)
@@ -155,11 +185,12 @@ void dtp_context_traffic(struct dtp_traffic *traffic)
     struct job job = job_of(traffic->transformer, traffic->cluster, plan);
     if (plan->cp < 2)
         return;
-    bool core_alone;
-    uint64_t layers = traffic->transformer->layers, again = layers_again(traffic->transformer, plan, &core_alone);
-    struct pass forward = forward_of(&job, false), repeated = forward_of(&job, core_alone), back = backward_of(&job);
+    const struct layers layers = layers_of(traffic);
+    struct pass forward = forward_of(&job, false), repeated = forward_of(&job, layers.core_alone),
+                back = backward_of(&job);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        struct dtp_scales parts[] = {times(&forward, i, layers), times(&repeated, i, again), times(&back, i, layers)};
+        struct dtp_scales parts[] = {times(&forward, i, layers.forward), times(&repeated, i, layers.again),
+                                     times(&back, i, layers.backward)};
         uint64_t ranks = i == DTP_ALL_TO_ALL ? job.context.exchanged : job.context.ring;
         uint64_t stride = (i == DTP_ALL_TO_ALL ? 1 : job.context.exchanged) * plan->tp;
         struct dtp_scales *sum = &traffic->out->context[i];
@@ -228,14 +259,16 @@ double dtp_context_add_time(const struct dtp_timing *c, const struct dtp_communi
     struct job job = job_of(c->transformer, c->cluster, c->plan);
     if (c->plan->cp < 2)
         return 0;
-    bool core_alone;
-    double again = (double)layers_again(c->transformer, c->plan, &core_alone), micro_steps = c->plan->accumulate;
+    const struct dtp_traffic of = {.transformer = c->transformer, .cluster = c->cluster, .plan = c->plan};
+    const struct layers layers = layers_of(&of);
+    const double micro_steps = c->plan->accumulate;
     struct dtp_attention_time core = dtp_cluster_attention_time(c->cluster, c->transformer, c->plan, c->tokens);
-    struct pass forward = forward_of(&job, false), repeated = forward_of(&job, core_alone), back = backward_of(&job);
+    struct pass forward = forward_of(&job, false), repeated = forward_of(&job, layers.core_alone),
+                back = backward_of(&job);
     double steps = job.context.steps;
-    double exposed_s = c->layers * exposed_of(c, &job, &forward, core.forward_s / steps, false) +
-                       again * exposed_of(c, &job, &repeated, core.forward_s / steps, false) +
-                       c->layers * exposed_of(c, &job, &back, core.backward_s / steps, true);
+    double exposed_s = (double)layers.forward * exposed_of(c, &job, &forward, core.forward_s / steps, false) +
+                       (double)layers.again * exposed_of(c, &job, &repeated, core.forward_s / steps, false) +
+                       (double)layers.backward * exposed_of(c, &job, &back, core.backward_s / steps, true);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         double s = seconds_of(c, &job.context, (enum dtp_collective)i, &communication->context[i]);
         time->collective_s[i] += s;
