@@ -8,15 +8,11 @@ struct packer {
     void *drawn;
 };
 
-/* Matrices of a block are drawn as those of its own module are, which block i has as i + 1. */
-static uint64_t drawn_module(const struct dtp_program *program, uint64_t module, enum dtp_parameter which)
+/* Matrices of a block are drawn as those of its own module are, which the model's block i has as i + 1. */
+static uint32_t drawn_module(const struct dtp_program *program, uint32_t module)
 {
-    const struct dtp_program_tensor *tensors = dtp_program_tensors(program);
-    for (size_t i = 0; i < dtp_program_tensor_count(program); i++)
-        if (tensors[i].parameter == which && module >= tensors[i].first_module &&
-            module < (uint64_t)tensors[i].first_module + tensors[i].modules)
-            return module - tensors[i].first_module + 1;
-    return module;
+    const uint32_t packed = dtp_program_execution(program)->packed_modules;
+    return packed && module >= packed ? module - packed + 1 : module;
 }
 
 /* Bytes [begin, begin + bytes) of the tensor. */
@@ -33,7 +29,7 @@ static int pack_piece(const struct packer *p, const struct dtp_state_part *part,
         .count = 2 * bytes,
         .first_element = 2 * begin,
         .seed = p->seed,
-        .tensor = dtp_parameter_key(drawn_module(p->binding->job.program, part->module, which), which),
+        .tensor = dtp_parameter_key(drawn_module(p->binding->job.program, part->module), which),
         .mean = (float)tensor->mean,
         .deviation = (float)tensor->deviation,
         .element = DTP_ELEMENT_FP32};

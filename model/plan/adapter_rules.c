@@ -145,6 +145,8 @@ static void check_formats(struct dtp_resolver *r)
                         "in shards is not modelled under runtime %s, which keeps a frozen copy as well; "
                         "use ddp, or runtime torch",
                         p->runtime->name);
+    if (a->train_ends && p->pp > 1)
+        dtp_plan_refuse(r, "train_ends", "in stages of a pipeline is not modelled; use pp 1, or leave it out");
     if (a->train_ends && r->transformer->tied_head)
         dtp_plan_refuse(r, "train_ends", "of a head that is tied to the embedding is not modelled; leave it out");
     if (!(a->dropout >= 0 && a->dropout < 1))

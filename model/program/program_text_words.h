@@ -31,7 +31,8 @@
     X(context_ranks)                                                                                                   \
     X(context_pieces)                                                                                                  \
     X(expert_ranks)                                                                                                    \
-    X(expert_modules)
+    X(expert_modules)                                                                                                  \
+    X(packed_modules)
 
 /* By enum dtp_space, enum dtp_attention and enum dtp_memory_kernel. */
 #define DTP_SPACE_WORDS                                                                                                \

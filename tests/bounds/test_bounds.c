@@ -289,7 +289,10 @@ static void test_executor_adapters(void **state)
     struct tally tally = {.surely = -1};
     while (tally.plans < DRAWN_JOBS) {
         struct random_job job;
-        random_executor_adapted_job(&job);
+        if (tally.plans % 4)
+            random_executor_adapted_job(&job);
+        else
+            random_executor_shared_adapters(&job, tally.plans / 4);
         assert_true(check_job(&job, &tally));
     }
     check_tally("adapters of dtplan", &tally);

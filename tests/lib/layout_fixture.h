@@ -8,6 +8,7 @@
 #include "lib/random_draws.h"
 #include "lib/rank_fixture.h"
 #include "lib/remove_all.h"
+#include "runtime/dtplan/executor_adapters.h"
 
 #ifndef LEARNING_RATE
 #define LEARNING_RATE "1e-2"
@@ -48,16 +49,14 @@ static inline void train(const char *words, const char *name, struct run_result 
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
 /* One kind of state of one module, from a checkpoint of any layout. Caller frees. */
-static inline float *read_state(const char *name, const char *model, const struct dtp_transformer *t, uint32_t module,
-                                enum dtp_state_kind kind, uint64_t *count)
+static inline float *read_state(const char *name, const char *model, const struct dtp_parameter_module *layout,
+                                uint32_t module, enum dtp_state_kind kind, uint64_t *count)
 {
-    struct dtp_parameter_module layout;
     struct dtp_checkpoint_position position;
     struct dtp_device *device;
-    dtp_parameter_module(t, 1, module, &layout);
     *count = 0;
     for (int i = 0; i < DTP_PARAMETER_COUNT; i++) {
-        const struct dtp_parameter_tensor *tensor = &layout.tensor[i];
+        const struct dtp_parameter_tensor *tensor = &layout->tensor[i];
         uint64_t end = tensor->saved_offset_elements + tensor->rows * tensor->columns;
         *count = tensor->exists && end > *count ? end : *count;
     }
@@ -84,29 +83,46 @@ static inline void read_identity(const char *name, char *out, size_t bytes)
     pclose(pipe);
 }
 
-/* Largest difference of any element, relative to the largest of its module. */
-static inline double state_apart(const char *a, const char *b, const struct dtp_transformer *t)
+/* Largest difference of any element of a module's state of that kind, relative to the largest. */
+static inline double kind_apart(const char *a, const char *b, const char *model,
+                                const struct dtp_parameter_module *layout, uint32_t module, enum dtp_state_kind kind)
+{
+    uint64_t count, same;
+    float *x = read_state(a, model, layout, module, kind, &count);
+    float *y = read_state(b, model, layout, module, kind, &same);
+    double largest = 0, differs = 0;
+    assert_int_equal(count, same);
+    for (uint64_t i = 0; i < count; i++) {
+        largest = fmax(largest, fabs((double)x[i]));
+        differs = fmax(differs, fabs((double)x[i] - (double)y[i]));
+    }
+    assert_true(count == 0 || largest > 0);
+    free(x);
+    free(y);
+    return count ? differs / largest : 0;
+}
+
+/* Of any module. Beside adapters all others are frozen, and packed ones are the same seed's. */
+static inline double state_apart(const char *a, const char *b, const struct dtp_job *job)
 {
     static const enum dtp_state_kind kinds[] = {DTP_STATE_WEIGHTS, DTP_STATE_MOMENT1, DTP_STATE_MOMENT2};
+    const struct dtp_transformer *t = &job->transformer;
+    const bool adapts = dtp_plan_adapts(&job->plan), packed = job->plan.adapters.base != DTP_BASE_NONE;
+    const uint32_t modules = (uint32_t)dtp_parameter_module_count(t), adapters = adapts ? (uint32_t)t->layers : 0;
     char model[512];
     double apart = 0;
     read_identity(a, model, sizeof model);
-    for (uint32_t module = 0; module < dtp_parameter_module_count(t); module++)
-        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-            uint64_t count, same;
-            float *x = read_state(a, model, t, module, kinds[k], &count);
-            float *y = read_state(b, model, t, module, kinds[k], &same);
-            double largest = 0, differs = 0;
-            assert_int_equal(count, same);
-            for (uint64_t i = 0; i < count; i++) {
-                largest = fmax(largest, fabs((double)x[i]));
-                differs = fmax(differs, fabs((double)x[i] - (double)y[i]));
-            }
-            assert_true(count == 0 || largest > 0);
-            apart = fmax(apart, count ? differs / largest : 0);
-            free(x);
-            free(y);
-        }
+    for (uint32_t module = 0; module < modules + adapters; module++) {
+        struct dtp_parameter_module layout;
+        if (module < modules && packed)
+            continue;
+        if (module < modules)
+            dtp_parameter_module(t, 1, module, &layout);
+        else
+            dtp_executor_adapter_module(t, &job->plan, 1, &layout);
+        for (size_t k = 0; k < (module < modules && adapts ? 1 : sizeof kinds / sizeof *kinds); k++)
+            apart = fmax(apart, kind_apart(a, b, model, &layout, module, kinds[k]));
+    }
     return apart;
 }
 
@@ -124,7 +140,7 @@ static inline void learns_as_one(const char *model, const char *words, const str
     snprintf(all, sizeof all, "%s%s", model, words);
     run_job(model, &job);
     train(all, "run", &stages);
-    double apart = state_apart(one_name, "run", &job.transformer);
+    double apart = state_apart(one_name, "run", &job);
     for (size_t i = 0; i < STEPS; i++) {
         bool same = stages.loss[i] == one->loss[i] && stages.gradient_norm[i] == one->gradient_norm[i];
         if (to_the_bit ? !same : fabs(stages.loss[i] - one->loss[i]) > DIFFERS_BY)

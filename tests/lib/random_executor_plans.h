@@ -128,6 +128,26 @@ static inline void random_executor_adapted_job(struct random_job *job)
     }
 }
 
+/* The same on ranks that share sequences. */
+static inline void random_executor_shared_adapters(struct random_job *job, int turn)
+{
+    const uint32_t cp = turn % 3 ? 2 : 4;
+    for (;;) {
+        random_executor_adapted_job(job);
+        struct dtp_transformer *t = &job->transformer;
+        struct dtp_plan plan = job->asked;
+        if (t->position == DTP_POSITION_LEARNED || t->position == DTP_POSITION_ALIBI)
+            t->position = DTP_POSITION_ROPE, t->positions = 0;
+        t->heads *= cp, t->kv_heads *= cp, t->sliding_window = t->sliding_window_pattern = 0;
+        t->qk_norm_wide = false;
+        job->cluster = test_cluster(test_h200(), cp << turn % 2, 8);
+        plan.cp = cp, plan.cp_comm = turn % 2 ? DTP_CP_A2A : DTP_CP_P2P;
+        plan.optimizer = DTP_ADAMW_FUSED, plan.executor.cuda_graph = false;
+        if (random_executor_takes(job, &plan))
+            return;
+    }
+}
+
 /* Ranks that divide the experts, where what the plan asks for is run with them. */
 static inline void random_divided_experts(struct random_job *job, struct dtp_plan *plan)
 {

@@ -401,6 +401,18 @@ static void test_shared_experts(void **state)
     assert_true(divided && draws_reach((int)divided, JOBS / 2, 15));
 }
 
+static void test_shared_adapters_arena(void **state)
+{
+    (void)state;
+    check_arenas(random_executor_shared_adapters, 80, 6);
+}
+
+static void test_shared_adapters(void **state)
+{
+    (void)state;
+    check_slices(random_executor_shared_adapters);
+}
+
 /* Experts that tensor parallel ranks divide as well, each for its rows: inside a group of theirs, all of it, or all of
  * the job's. */
 static void draw_cut_experts(struct random_job *job, int i)
@@ -462,6 +474,8 @@ int main(void)
                                        cmocka_unit_test(test_cut_work_and_traffic),
                                        cmocka_unit_test(test_adapted_arena),
                                        cmocka_unit_test(test_adapted_work_and_traffic),
+                                       cmocka_unit_test(test_shared_adapters_arena),
+                                       cmocka_unit_test(test_shared_adapters),
                                        cmocka_unit_test(test_latent_arena),
                                        cmocka_unit_test(test_cut_experts_arena),
                                        cmocka_unit_test(test_cut_experts),

@@ -269,6 +269,9 @@ static void check_adapters(struct dtp_resolver *r)
         if (choices[i].asked)
             dtp_plan_refuse(r, choices[i].key,
                             "is not run together with adapters (lora) under runtime dtplan yet; leave it out");
+    if (e->delay_wgrad)
+        dtp_plan_refuse(r, "delay_wgrad",
+                        "with adapters (lora) changes nothing: frozen matrices have no weight gradients; leave it out");
     if (p->adapters.base != DTP_BASE_NONE && p->adapters.base != DTP_BASE_NF4)
         dtp_plan_refuse(r, "base", "%s is not run under runtime dtplan yet; use nf4 or none",
                         dtp_base_text(p->adapters.base));
@@ -487,6 +490,7 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .keeps_root = true,
     .hooked = 1u << DTP_DDP | 1u << DTP_HYBRID_SHARD,
     .adapters = true,
+    .adapters_under = {.pp = true, .cp = true},
     .fused_kernels = true,
     .own_kernels = true,
     .optimizer_shapes = 1u << DTP_STATE_MATRICES,

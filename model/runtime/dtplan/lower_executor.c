@@ -356,7 +356,7 @@ static void backward(struct dtp_executor *x, uint64_t delayed)
 {
     struct dtp_lowering *l = x->l;
     const struct dtp_lower_chunk *chunk = l->chunk;
-    const bool splits = l->pass->kind == DTP_PASS_BACKWARD;
+    const bool splits = l->pass->kind == DTP_PASS_BACKWARD && !x->shape->adapted; /* lower_executor_split.c */
     struct dtp_handed gradient = dtp_lower_taken(l);
     x->inputs_alone = splits;
     if (chunk->head) {
@@ -378,10 +378,14 @@ static void backward(struct dtp_executor *x, uint64_t delayed)
         dtp_executor_after_block(x, layer);
         l->layer = DTP_NO_LAYER;
     }
-    if (chunk->embedding && !x->shape->adapted)
-        dtp_executor_embedding_backward(x);
-    else if (!chunk->embedding)
+    if (!chunk->embedding) {
         dtp_lower_give(l, x->gradient);
+    } else if (!x->shape->adapted) {
+        dtp_executor_embedding_backward(x);
+    } else { /* there is one where the chunk has no block */
+        dtp_executor_free(x, x->gradient, "below the first adapter");
+        x->gradient = DTP_NO_BUFFER;
+    }
     x->inputs_alone = false;
     if (l->role.pipeline)
         dtp_executor_close_table(x);

@@ -138,6 +138,7 @@
  *                            the rows that came. all_to_all with ROUTES (on the host): INPUT [T k, h] -> RESULT
  *                            [room, h], SAVED -> STATISTICS, fp32, one of each row; of the form returned the other way.
  *                            Modules from execution.expert_modules on are their experts
+ *   packed weights           modules from execution.packed_modules on, the model's block i as i + that many
  *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
  *   SHIFT                    INPUT -> RESULT: to the next rank of the group, from the one before
  *

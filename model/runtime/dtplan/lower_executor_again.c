@@ -39,7 +39,7 @@ void dtp_executor_repeat(struct dtp_executor *x, uint64_t layer, enum dtp_execut
     struct operators context = {x, module, layer, module->written, module->allocates, operators};
     uint64_t kept = dtp_executor_kept(x, layer);
     const bool turns = dtp_transformer_layer_turns(x->t, dtp_lower_model_layer(x->l)),
-               first = x->shape->adapted && layer == 0;
+               first = dtp_executor_ends_backward(x, layer);
     struct dtp_lower_part part = {
         .kind = (uint64_t)sweep << 2 | (uint64_t)turns << 1 | (uint64_t)first, .lower = lower, .context = &context};
     if (!repeats(x)) {

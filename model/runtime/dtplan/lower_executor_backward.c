@@ -579,10 +579,6 @@ void dtp_executor_block_backward(struct dtp_executor *x, uint64_t layer)
     if (x->expert_count)
         dtp_executor_open_gradient(x, dtp_executor_experts(x, layer));
     dtp_executor_repeat(x, layer, DTP_EXECUTOR_BACKWARD, operators_backward);
-    if (shape->adapted && layer == 0) { /* nothing below the first adapter is trained */
-        dtp_executor_free(x, x->gradient, "below the first adapter");
-        x->gradient = DTP_NO_BUFFER;
-    }
     if (!dtp_executor_splits(x))
         dtp_executor_close_gradient(x, module);
 }

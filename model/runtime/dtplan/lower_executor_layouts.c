@@ -73,7 +73,7 @@ void dtp_executor_derive_layouts(struct dtp_executor *x)
         dtp_parameter_cut_module(l->model, l->tp, module, block);
     }
     dtp_executor_adapter_module(x->t, x->plan, shards, &x->adapters);
-    if (x->shape->packed)
+    if (x->shape->packed && x->t->layers)
         dtp_parameter_split_packed(&x->block[DTP_LAYER_DENSE], shards, &x->block[DTP_LAYER_DENSE], &x->packed);
     if (dtp_executor_divides_experts(x))
         split_experts(x);

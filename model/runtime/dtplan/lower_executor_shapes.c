@@ -126,6 +126,16 @@ static void add_blocks(struct dtp_executor *x, const struct dtp_lower_chunk *chu
     }
 }
 
+/* What each block has besides, behind modules that end before `begin`. */
+static void add_beside(struct dtp_executor *x, const struct dtp_parameter_module *module, uint64_t begin)
+{
+    for (uint32_t i = 0; i < x->l->role.chunk_count; i++) {
+        const struct dtp_lower_chunk *chunk = &x->l->role.chunks[i];
+        if (chunk->layers)
+            add_tensors(x, module, begin + chunk->first_of_model, chunk->layers);
+    }
+}
+
 /* Ranks so far apart in the job as ranks of a role: stages may stand between them. */
 static uint32_t of_role(const struct dtp_executor *x, uint32_t stride)
 {
@@ -135,6 +145,7 @@ static uint32_t of_role(const struct dtp_executor *x, uint32_t stride)
 
 void dtp_executor_describe(struct dtp_executor *x)
 {
+    const uint64_t packed = 2 * x->model_layers + 2; /* behind adapters */
     struct dtp_execution execution = dtp_plan_execution(x->plan);
     execution.shards = (uint32_t)x->rules.shard_ranks;
     if (dtp_executor_is_cut(x)) {
@@ -150,15 +161,17 @@ void dtp_executor_describe(struct dtp_executor *x)
         execution.expert_ranks = x->plan->ep;
         execution.expert_modules = (uint32_t)x->model_layers + 2;
     }
+    if (x->packed_count)
+        execution.packed_modules = (uint32_t)packed;
     dtp_program_set_execution(x->l->program, &execution);
     add_tensors(x, &x->embedding, 0, 1);
     for (uint32_t i = 0; i < x->l->role.chunk_count; i++)
         add_blocks(x, &x->l->role.chunks[i], false);
     add_tensors(x, &x->head, x->model_layers + 1, 1);
     if (x->adapter_count)
-        add_tensors(x, &x->adapters, x->model_layers + 2, x->adapter_count);
+        add_beside(x, &x->adapters, x->model_layers + 2);
     for (uint32_t i = 0; i < x->l->role.chunk_count && x->expert_count; i++)
         add_blocks(x, &x->l->role.chunks[i], true);
     if (x->packed_count)
-        add_tensors(x, &x->packed, x->model_layers + 2 + x->adapter_count, x->packed_count);
+        add_beside(x, &x->packed, packed);
 }

@@ -5,7 +5,10 @@
  * experts where each one's are. So the first pass lets none of these go, and does not add to the stream's gradient in
  * place where one of them reads that: the sum is another buffer. Each value is made by the same operations in the same
  * order as in one pass, so no bit differs. Gradients of norms, which are vectors, are made in the first pass by the
- * kernel that makes the input's, and so are those of head and embedding: logits are never there whole. */
+ * kernel that makes the input's, and so are those of head and embedding: logits are never there whole.
+ *
+ * Frozen matrices have no weight gradients, and adapters' are few columns wide: they are made in the first pass, with
+ * the gradients that go through them, and the second has nothing to do. */
 #include "runtime/dtplan/lower_executor_tensor.h"
 
 uint64_t dtp_executor_delayed_layers(const struct dtp_executor *x)

@@ -13,10 +13,11 @@ uint64_t dtp_executor_model_module(const struct dtp_executor *x, uint64_t index)
     const struct dtp_lower_role *role = &x->l->role;
     if (index == 0)
         return 0;
-    if (index >= x->module_count && x->expert_count) /* a block's experts stand behind all modules as it does */
-        return x->model_layers + 1 + dtp_executor_model_module(x, index - x->module_count + 1);
-    if (index >= x->module_count) /* its adapters, which no stage has */
-        return x->model_layers + 2 + index - x->module_count;
+    if (index >= x->module_count) { /* a block's adapters, or experts, stand behind all modules as it does; packed ones
+                                       behind adapters */
+        const uint64_t own = index - x->module_count, layers = x->t->layers;
+        return (own / layers + 1) * x->model_layers + 1 + dtp_executor_model_module(x, own % layers + 1);
+    }
     for (uint32_t i = 0; i < role->chunk_count; i++) {
         const struct dtp_lower_chunk *chunk = &role->chunks[i];
         if (index - 1 >= chunk->first && index - 1 < chunk->first + chunk->layers)
@@ -40,6 +41,8 @@ bool dtp_executor_owns(const struct dtp_executor *x, uint64_t index)
 /* Both ends of a model write the gradient of a table that is the head too. */
 static bool writes_table(const struct dtp_executor *x, const struct dtp_pass *pass)
 {
+    if (x->shape->adapted) /* frozen */
+        return false;
     const struct dtp_lower_chunk *chunk = &x->l->role.chunks[pass->chunk];
     bool makes = pass->kind == DTP_PASS_BACKWARD || pass->kind == DTP_PASS_WHOLE_BACKWARD;
     return makes && (chunk->embedding || (chunk->head && x->t->tied_head));
@@ -66,7 +69,7 @@ static void join(struct dtp_executor *x, uint64_t index, uint32_t peer)
     struct dtp_draft draft;
     uint64_t elements = module->shard_ranks > 1 ? module->layout->shard_elements : module->layout->elements;
     uint64_t element_bytes = module->shard_ranks > 1 ? module->shard_element_bytes : module->gradient_element_bytes;
-    if (!elements)
+    if (!elements || !dtp_executor_is_trained(x, module))
         return;
     dtp_executor_begin_at(x, module, &draft, DTP_OP_MARK, "gradients of the copy");
     dtp_draft_after(&draft, module->reduced_by);
@@ -89,8 +92,8 @@ static void join_directions(struct dtp_executor *x, uint32_t peer)
         const struct dtp_lower_chunk *chunk = &role->chunks[second_first ? 1 - i : i];
         for (uint64_t layer = chunk->first; layer < chunk->first + chunk->layers; layer++) {
             join(x, layer + 1, peer);
-            if (x->expert_count)
-                join(x, (uint64_t)(dtp_executor_experts(x, layer) - x->modules), peer);
+            if (x->adapter_count || x->expert_count) /* of which there is one kind */
+                join(x, x->module_count + layer, peer);
         }
     }
     join(x, x->module_count - 1, peer);

@@ -183,10 +183,20 @@ static inline void dtp_executor_stand_at(struct dtp_executor *x, uint64_t layer)
     x->l->layer = (uint16_t)layer;
     x->shape = &x->shapes[dtp_executor_mlp_of(x, layer)];
 }
+/* Whether nothing below the block's first adapter is trained, nor on another rank: the model's first block, unless the
+ * embedding is a stage of its own, to which every other stage sends a gradient. */
+static inline bool dtp_executor_ends_backward(const struct dtp_executor *x, uint64_t layer)
+{
+    const struct dtp_lower_role *role = &x->l->role;
+    for (uint32_t i = 0; x->shape->adapted && i < role->chunk_count; i++)
+        if (role->chunks[i].embedding && role->chunks[i].first == layer)
+            return true;
+    return false;
+}
 /* Operators of a block; of the model's first others may be without a backward. */
 static inline const struct dtp_executor_block *dtp_executor_shape_of(const struct dtp_executor *x, uint64_t layer)
 {
-    return x->shape->adapted && layer == 0 ? &x->first_shape : &x->shapes[dtp_executor_mlp_of(x, layer)];
+    return dtp_executor_ends_backward(x, layer) ? &x->first_shape : &x->shapes[dtp_executor_mlp_of(x, layer)];
 }
 /* Of a module, by its place among all: DTP_NO_LAYER of the model's ends. */
 static inline uint16_t dtp_executor_layer_of(const struct dtp_executor *x, uint64_t index)
@@ -480,7 +490,7 @@ static inline uint64_t dtp_executor_partials_bytes(const struct dtp_executor *x)
 {
     uint64_t experts =
         dtp_executor_divides_experts(x) ? dtp_transformer_expert_layers(x->l->transformer, x->model_layers) : 0;
-    uint64_t modules = x->shape->adapted ? x->adapter_count : x->model_layers + 2 + experts;
+    uint64_t modules = x->shape->adapted ? x->model_layers : x->model_layers + 2 + experts;
     return 4 * (uint64_t)DTP_EXECUTOR_SQUARE_SUM_PARTIALS * modules;
 }
 /* Whether no rank before this one holds the module too: of several copies one is counted, and saved. */

@@ -49,10 +49,10 @@ static void begin_behind(struct dtp_executor *x, struct dtp_draft *draft, enum d
 /* Where its partial sums stand among those of all modules of the model. */
 static uint64_t partials_place(const struct dtp_executor *x, const struct dtp_executor_module *module)
 {
-    const uint64_t index = (uint64_t)(module - x->modules), modules = x->model_layers + 2;
+    const uint64_t modules = x->model_layers + 2,
+                   of_model = dtp_executor_model_module(x, (uint64_t)(module - x->modules));
     if (x->shape->adapted)
-        return index - x->module_count;
-    const uint64_t of_model = dtp_executor_model_module(x, index);
+        return of_model - modules;
     return of_model < modules ? of_model
                               : modules + dtp_transformer_expert_layers(x->l->transformer, of_model - modules);
 }
