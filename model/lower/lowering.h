@@ -465,10 +465,10 @@ void dtp_lower_rotary_tensors(struct dtp_lowering *l, struct dtp_draft *draft, u
  */
 void dtp_lower_list_adapters(struct dtp_lowering *l);
 void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module *module);
-/* The layer at hand is the model's first, and nothing below it is trained. */
+/* The layer at hand is the model's first, and nothing below it is trained. What a stage receives wants a gradient. */
 static inline bool dtp_lower_cut(const struct dtp_lowering *l)
 {
-    return l->tensors.cut && dtp_lower_layer_of_model(l, l->layer) == 0;
+    return l->tensors.cut && l->chunk->embedding && l->layer == l->chunk->first;
 }
 /* What operator number `index` reads has a gradient. */
 static inline bool dtp_lower_wants_gradient(const struct dtp_lowering *l, int index)

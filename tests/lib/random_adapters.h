@@ -11,7 +11,7 @@ static inline bool random_adapters(struct random_job *job)
     job->plan = job->asked;
     job->plan.runtime = &dtp_runtime_torch;
     job->plan.fused_qkv = job->plan.fused_gate_up = job->plan.fsdp1 = false;
-    job->plan.offload = DTP_OFFLOAD_NONE, job->plan.reshard_group = 0, job->plan.cp = 1;
+    job->plan.offload = DTP_OFFLOAD_NONE, job->plan.reshard_group = 0;
     if (job->plan.strategy == DTP_ZERO2 || job->plan.strategy == DTP_HYBRID_SHARD)
         job->plan.strategy = DTP_FULL_SHARD, job->plan.shard_group = 0;
     if (job->plan.checkpointing == DTP_CHECKPOINT_SELECTIVE_MATMUL)

@@ -72,6 +72,11 @@ static void check_pipeline(struct dtp_resolver *r)
                         "full with %s, whose backward of weights calls autograd for each of them, replays a layer for "
                         "each: a run took 2.6 times what one replay would; use 1f1b or interleaved, or leave it out",
                         dtp_schedule_row(p->schedule)->word);
+    if (splits && dtp_plan_adapts(p))
+        dtp_plan_refuse(r, "schedule",
+                        "%s splits backward, and frozen matrices have no weight gradients to leave for later; use 1f1b "
+                        "or interleaved",
+                        dtp_schedule_row(p->schedule)->word);
     if (p->accumulate_sync)
         dtp_plan_refuse(r, "accumulate_sync",
                         "does not go with pp, whose stages reduce behind their last micro-batch; leave it out");
@@ -245,6 +250,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .stops_replay = true,
     .experts = true,
     .adapters = true,
+    .adapters_under = {.pp = true, .cp = true},
     .magnitudes = true,
     .packs_scales = true,
     .unpacks_by_operators = true,
