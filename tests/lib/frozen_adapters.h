@@ -25,6 +25,12 @@ static inline bool frozen_came_later(enum dtp_key key)
            (key >= DTP_KEY_qk_layer_norm && key <= DTP_KEY_norm_without_weight);
 }
 
+static inline bool frozen_of_degrees(enum dtp_key key)
+{
+    return key == DTP_KEY_pp || key == DTP_KEY_cp || key == DTP_KEY_cp_comm || key == DTP_KEY_virtual_stages ||
+           key == DTP_KEY_schedule;
+}
+
 /* Takes away what one leaves no meaning beside the other. */
 static inline void frozen_keep_adapted(struct frozen_job *job)
 {
@@ -63,8 +69,9 @@ static inline void frozen_keep_adapted(struct frozen_job *job)
         return;
     const bool held = frozen_population(job->number) == FROZEN_OF_HELD; /* FSDP1, the base on the host */
     const bool sorted = frozen_population(job->number) == FROZEN_OF_SORTED;
+    const bool spread = frozen_population(job->number) >= FROZEN_OF_STAGED; /* over stages, over sequences */
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (!(sorted && refused[i] == DTP_KEY_experts) &&
+        if (!(spread && frozen_of_degrees(refused[i])) && !(sorted && refused[i] == DTP_KEY_experts) &&
             (!held ||
              (refused[i] != DTP_KEY_fsdp1 && refused[i] != DTP_KEY_offload && refused[i] != DTP_KEY_limit_all_gathers)))
             job->value[refused[i]][0] = '\0';

@@ -71,7 +71,9 @@ enum frozen_who {
     FROZEN_LAYERED,
     FROZEN_HELD,
     FROZEN_ROUNDS,
-    FROZEN_SORTED, /* draws depend on the place here: what is new stands last */
+    FROZEN_SORTED,
+    FROZEN_STAGED,
+    FROZEN_SPREAD, /* draws depend on the place here: what is new stands last */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -122,6 +124,8 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_HELD: return frozen_population(random_job_number) == FROZEN_OF_HELD;
     case FROZEN_ROUNDS: return frozen_population(random_job_number) == FROZEN_OF_ROUNDS;
     case FROZEN_SORTED: return frozen_population(random_job_number) == FROZEN_OF_SORTED;
+    case FROZEN_STAGED: return frozen_population(random_job_number) == FROZEN_OF_STAGED;
+    case FROZEN_SPREAD: return frozen_population(random_job_number) == FROZEN_OF_SPREAD;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }
     return false;

@@ -344,6 +344,84 @@
     X(optimizer, SORTED, 1, "adamw")                                                                                   \
     X(reshard_after_forward, SORTED, 1, "")                                                                            \
     X(kv_latent, SORTED, 1, "")                                                                                        \
-    X(lora_parameters, SORTED, 1, "gate_up+down|gate_up|down|none")
+    X(lora_parameters, SORTED, 1, "gate_up+down|gate_up|down|none")                                                    \
+    X(strategy, STAGED, 1, "ddp")                                                                                      \
+    X(gpus, STAGED, 1, "4|8")                                                                                          \
+    X(gpus_per_node, STAGED, 1, "8")                                                                                   \
+    X(nodes, STAGED, 1, "")                                                                                            \
+    X(layers, STAGED, 1, "8|12")                                                                                       \
+    X(hidden, STAGED, 1, "1024|2048")                                                                                  \
+    X(heads, STAGED, 1, "16")                                                                                          \
+    X(kv_heads, STAGED, 1, "4|16")                                                                                     \
+    X(head_dim, STAGED, 1, "64")                                                                                       \
+    X(ffn, STAGED, 1, "2816|8192")                                                                                     \
+    X(pp, STAGED, 1, "2|4|2|4|1")                                                                                      \
+    X(cp, STAGED, 3, "2")                                                                                              \
+    X(cp_comm, STAGED, 2, "p2p")                                                                                       \
+    X(schedule, STAGED, 1, "gpipe|1f1b|interleaved|zb-h1|zb-v|v-half|dualpipe|dualpipev")                              \
+    X(virtual_stages, STAGED, 1, "")                                                                                   \
+    X(accumulate, STAGED, 1, "4|8|16")                                                                                 \
+    X(micro_batch, STAGED, 1, "1|2")                                                                                   \
+    X(seq, STAGED, 1, "1024|2048")                                                                                     \
+    X(lora, STAGED, 1, "8|16|64")                                                                                      \
+    X(lora_targets, STAGED, 2, "attention|q+v|up+down")                                                                \
+    X(lora_dtype, STAGED, 3, "fp32")                                                                                   \
+    X(base, STAGED, 2, "nf4")                                                                                          \
+    X(lora_dropout, STAGED, 1, "")                                                                                     \
+    X(dora, STAGED, 1, "")                                                                                             \
+    X(train_ends, STAGED, 1, "")                                                                                       \
+    X(precision, STAGED, 1, "bf16-pure|bf16-mixed|fp32")                                                               \
+    X(checkpointing, STAGED, 1, "none|full|selective-attention|every-2")                                               \
+    X(norm, STAGED, 1, "rms_norm")                                                                                     \
+    X(activation, STAGED, 1, "swiglu")                                                                                 \
+    X(position, STAGED, 1, "rope")                                                                                     \
+    X(loss, STAGED, 1, "eager")                                                                                        \
+    X(offload, STAGED, 1, "none")                                                                                      \
+    X(fsdp1, STAGED, 1, "")                                                                                            \
+    X(accumulate_sync, STAGED, 1, "")                                                                                  \
+    X(reshard_after_forward, STAGED, 1, "")                                                                            \
+    X(optimizer, STAGED, 1, "")                                                                                        \
+    X(wrap_ends, STAGED, 1, "")                                                                                        \
+    X(delay_wgrad, STAGED, 1, "")                                                                                      \
+    X(prefetch, STAGED, 1, "")                                                                                         \
+    X(strategy, SPREAD, 1, "ddp|full_shard|full_shard|shard_grad_op")                                                  \
+    X(gpus, SPREAD, 1, "4|8")                                                                                          \
+    X(gpus_per_node, SPREAD, 1, "8")                                                                                   \
+    X(nodes, SPREAD, 1, "")                                                                                            \
+    X(layers, SPREAD, 1, "8|12")                                                                                       \
+    X(hidden, SPREAD, 1, "1024|2048")                                                                                  \
+    X(heads, SPREAD, 1, "16")                                                                                          \
+    X(kv_heads, SPREAD, 1, "4|16")                                                                                     \
+    X(head_dim, SPREAD, 1, "64")                                                                                       \
+    X(ffn, SPREAD, 1, "2816|8192")                                                                                     \
+    X(pp, SPREAD, 1, "2|4|2|4|1")                                                                                      \
+    X(cp, SPREAD, 3, "2")                                                                                              \
+    X(cp_comm, SPREAD, 2, "p2p")                                                                                       \
+    X(schedule, SPREAD, 1, "gpipe|1f1b|interleaved|looped-bfs")                                                        \
+    X(virtual_stages, SPREAD, 1, "")                                                                                   \
+    X(accumulate, SPREAD, 1, "4|8|16")                                                                                 \
+    X(micro_batch, SPREAD, 1, "1|2")                                                                                   \
+    X(seq, SPREAD, 1, "1024|2048")                                                                                     \
+    X(lora, SPREAD, 1, "8|16|64")                                                                                      \
+    X(lora_targets, SPREAD, 2, "attention|q+v|up+down")                                                                \
+    X(lora_dtype, SPREAD, 3, "fp32")                                                                                   \
+    X(base, SPREAD, 2, "nf4")                                                                                          \
+    X(lora_dropout, SPREAD, 1, "")                                                                                     \
+    X(dora, SPREAD, 1, "")                                                                                             \
+    X(train_ends, SPREAD, 1, "")                                                                                       \
+    X(precision, SPREAD, 1, "bf16-pure|bf16-mixed")                                                                    \
+    X(checkpointing, SPREAD, 1, "none|full|selective-attention|every-2")                                               \
+    X(norm, SPREAD, 1, "rms_norm")                                                                                     \
+    X(activation, SPREAD, 1, "swiglu")                                                                                 \
+    X(position, SPREAD, 1, "rope")                                                                                     \
+    X(loss, SPREAD, 1, "eager")                                                                                        \
+    X(offload, SPREAD, 1, "none")                                                                                      \
+    X(fsdp1, SPREAD, 1, "")                                                                                            \
+    X(accumulate_sync, SPREAD, 1, "")                                                                                  \
+    X(reshard_after_forward, SPREAD, 1, "")                                                                            \
+    X(optimizer, SPREAD, 1, "adamw-fused")                                                                             \
+    X(wrap_ends, SPREAD, 1, "")                                                                                        \
+    X(delay_wgrad, SPREAD, 1, "")                                                                                      \
+    X(prefetch, SPREAD, 1, "")
 
 #endif

@@ -31,6 +31,8 @@ enum frozen_of {
     FROZEN_OF_HELD,
     FROZEN_OF_ROUNDS,
     FROZEN_OF_SORTED,
+    FROZEN_OF_STAGED,
+    FROZEN_OF_SPREAD,
     FROZEN_OF_COUNT
 };
 
@@ -67,9 +69,11 @@ static const struct frozen_population frozen_populations[FROZEN_OF_COUNT] = {
     [FROZEN_OF_HELD] = {3300, &dtp_runtime_peft, false},         /* adapters beside FSDP1's frozen units */
     [FROZEN_OF_ROUNDS] = {3330, &dtp_runtime_torch, false},      /* rounds of any size, ends that are units */
     [FROZEN_OF_SORTED] = {3390, &dtp_runtime_peft, true},        /* experts of Transformers 5 */
+    [FROZEN_OF_STAGED] = {3430, &dtp_runtime_dtplan, false},     /* adapters in stages, beside shared sequences */
+    [FROZEN_OF_SPREAD] = {3470, &dtp_runtime_torch, false},      /* the same of PyTorch */
 };
 
-#define FROZEN_JOBS 3430u
+#define FROZEN_JOBS 3510u
 
 static inline enum frozen_of frozen_population(uint64_t number)
 {
