@@ -132,11 +132,15 @@ static bool is_of_megatron(const struct dtp_launcher *launcher)
     return strcmp(launcher->runtimes, "megatron") == 0;
 }
 
+#define ALLOCATOR "PYTORCH_CUDA_ALLOC_CONF"
+
 /* What a program reads beside its files, and what mpirun hands on of it. */
 static void write_settings(const struct dtp_launcher *launcher, const struct dtp_job *job, FILE *out)
 {
     if (is_of_megatron(launcher))
         fputs("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", out);
+    if (job->plan.expandable_segments)
+        fputs("export " ALLOCATOR "=expandable_segments:True\n", out);
     if (is_for(launcher, "torchtune"))
         fprintf(out, "export RECIPE=%s_finetune_distributed\n", job->plan.adapters.rank ? "lora" : "full");
     if (is_for(launcher, "axolotl"))
@@ -180,9 +184,10 @@ static char *script_of(const struct dtp_launcher *launcher, const struct dtp_job
                 "srun) exec srun --nodes=%" PRIu32 " --ntasks-per-node=1 bash -c \"$start\" ;;\n"
                 "mpirun) exec mpirun -np %" PRIu32
                 " --map-by ppr:1:node ${HOSTFILE:+--hostfile \"$HOSTFILE\"} -x MASTER_ADDR "
-                "-x MASTER_PORT \\\n    -x here -x ranks%s ${TRAIN:+-x TRAIN} bash -c \"$start\" ;;\n"
+                "-x MASTER_PORT \\\n    -x here -x ranks%s%s ${TRAIN:+-x TRAIN} bash -c \"$start\" ;;\n"
                 "*) echo \"BY=$BY is neither srun nor mpirun\" >&2 && exit 2 ;;\nesac\n",
-                nodes, each, launcher->command, nodes, nodes, exported(launcher));
+                nodes, each, launcher->command, nodes, nodes, exported(launcher),
+                job->plan.expandable_segments ? " -x " ALLOCATOR : "");
     return fclose(out) == 0 ? text : NULL;
 }
 
@@ -199,9 +204,16 @@ static bool says_model(const struct dtp_scenario *scenario)
     return false;
 }
 
+static bool says_true(const struct dtp_scenario *scenario, const char *key)
+{
+    const char *value = dtp_scenario_get(scenario, key);
+    return value && strcmp(value, "true") == 0;
+}
+
 /* Flags that have to stand beside the files: of the cluster and of money, of a model that the files do not say, the
  * length of sequences if they do not, how the ends of the model are wrapped, which is a matter of torchtitan's version,
- * how the installed Transformers calls experts, and whose layers it is where the user's program is not Trainer. */
+ * how the installed Transformers calls experts, what launch.sh tells the allocator (and torchtitan's run_train.sh, for
+ * which its file is read), and whose layers it is where the user's program is not Trainer. */
 static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_scenario *to, const struct dtp_job *job,
                                  char *typed, size_t bytes, struct dtp_faults *faults)
 {
@@ -221,13 +233,17 @@ static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_sce
         bool layers = strcmp(keys[i].key, "transformers_layers") == 0 && dtp_scenario_get(to, keys[i].key) &&
                       !job->plan.deepspeed.transformers_layers;
         value = layers ? "false" : value;
+        bool segments = strcmp(keys[i].key, "expandable_segments") == 0 &&
+                        job->plan.expandable_segments != says_true(to, keys[i].key);
+        value = segments ? job->plan.expandable_segments ? "true" : "false" : value;
         bool runtime = strcmp(keys[i].key, "runtime") == 0 && dtp_scenario_get(to, keys[i].key) &&
                        strcmp(dtp_scenario_get(to, keys[i].key), job->plan.runtime->name) != 0;
         value = runtime ? job->plan.runtime->name : value;
         bool installed = strcmp(keys[i].key, "grouped_experts") == 0;
         bool nodes = strcmp(keys[i].key, "nodes") == 0 && dtp_scenario_get(to, "gpus");
         bool known = dtp_scenario_get(to, keys[i].key) || (strcmp(section, "plan") == 0 && !seq && !installed);
-        if (!value || (known && !ends && !layers && !runtime) || (strcmp(section, "model") == 0 && model) || nodes)
+        if (!value || (known && !ends && !layers && !runtime && !segments) ||
+            (strcmp(section, "model") == 0 && model) || nodes)
             continue;
         worst = dtp_scenario_set(to, keys[i].key, value, "command line", 0, faults);
         size_t used = strlen(typed);

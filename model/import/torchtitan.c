@@ -408,8 +408,8 @@ static enum dtp_status read_settings(struct dtp_reading *r)
 {
     const char *implementation = or_else(dtp_fact(r, "implementation"), "fused");
     enum dtp_status worst = dtp_make_key(r, "runtime", "torch", NULL);
-    worst =
-        dtp_worse(worst, dtp_make_key(r, "expandable_segments", "true", NULL)); /* run_train.sh: PYTORCH_ALLOC_CONF */
+    if (!is(dtp_typed(r, "runtime"), "dtplan")) /* run_train.sh: PYTORCH_ALLOC_CONF */
+        worst = dtp_worse(worst, dtp_make_key(r, "expandable_segments", "true", NULL));
     worst = dtp_worse(worst, read_model(r));
     worst = dtp_worse(worst, read_strategy(r));
     worst = dtp_worse(worst, read_batch(r));

@@ -23,7 +23,8 @@ says 'without effect on memory and time' out
 expect 0 plan --from llama3_8b.toml --gpu h100-sxm --gpus 8 --csv
 says '0 replaced, 25 without effect on memory and time'
 mv out by_file
-expect 0 plan --model llama-3-8b --gpu h100-sxm --gpus 8 --seq 8k --compile --checkpointing selective --wrap-ends --csv
+expect 0 plan --model llama-3-8b --gpu h100-sxm --gpus 8 --seq 8k --compile --checkpointing selective --wrap-ends \
+    --expandable-segments --csv
 cmp -s out by_file || failed "the plan of a file is another than that of the same words"
 
 # What is typed comes first, and that is said.

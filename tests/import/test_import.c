@@ -9,6 +9,7 @@
 #include "import/format.h"
 #include "import/reading.h"
 #include "lib/import_fixture.h"
+#include "plan/rules.h"
 #include "plan/runtime.h"
 
 #define TYPED "model=llama-2-7b gpu=a100-80-sxm gpus=8 seq=4096"
@@ -214,6 +215,30 @@ static void torchtitan_defaults(void **state)
     assert_int_equal(file.job.plan.strategy, DTP_FULL_SHARD);
     assert_false(file.job.plan.compile);
     assert_int_equal(file.job.transformer.vocab, 128256);
+}
+
+/* maybe_enable_amp: without FSDP autocast on one GPU and beside replicas, nothing beside tensor or pipeline
+ * parallelism. */
+static void torchtitan_without_fsdp(void **state)
+{
+    (void)state;
+    import("[model]\nflavor = \"8B\"\n", "gpu=h200-sxm gpus=1");
+    assert_int_equal(file.job.plan.strategy, DTP_DDP);
+    assert_int_equal(file.job.plan.precision.compute, DTP_BF16);
+    assert_true(dtp_plan_autocast(&file.job.plan));
+    assert_true(file.job.plan.expandable_segments);
+    import("[model]\nflavor = \"8B\"\n[parallelism]\ndata_parallel_replicate_degree = 2\n"
+           "data_parallel_shard_degree = 1\n",
+           "gpu=h200-sxm gpus=2");
+    assert_true(dtp_plan_autocast(&file.job.plan));
+    import("[model]\nflavor = \"8B\"\n[parallelism]\ntensor_parallel_degree = 2\n", "gpu=h200-sxm gpus=2");
+    assert_int_equal(file.job.plan.precision.compute, DTP_FP32);
+    assert_int_equal(file.job.plan.attention, DTP_ATTENTION_MATH);
+    import("[model]\nflavor = \"8B\"\n[parallelism]\ntensor_parallel_degree = 2\n", "gpu=h200-sxm gpus=4");
+    assert_int_equal(file.job.plan.precision.compute, DTP_BF16); /* two share */
+    expect_refusal("[model]\nflavor = \"8B\"\nconverters = [\"float8\"]\n[parallelism]\n"
+                   "pipeline_parallel_degree = 2\n[float8]\nfilter_fqns = [\"output\"]\n",
+                   "gpu=h200-sxm gpus=2", "without FSDP leaves all but matmuls in fp32");
 }
 
 /* apply_fsdp makes units of the two ends where there are two, and where nobody said otherwise. */
@@ -503,6 +528,7 @@ int main(void)
         cmocka_unit_test(later_files_come_before_earlier_ones),
         cmocka_unit_test(accelerate_fsdp),
         cmocka_unit_test(torchtitan_defaults),
+        cmocka_unit_test(torchtitan_without_fsdp),
         cmocka_unit_test(torchtitan_ends),
         cmocka_unit_test(torchtitan_degrees),
         cmocka_unit_test(torchtitan_gives_way),
