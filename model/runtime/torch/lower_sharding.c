@@ -485,8 +485,7 @@ static void before_experts(struct dtp_lowering *l, bool backward)
         s->awaited = s->copied;
 }
 
-/* A replay's forward frees them as any does: the unit of experts, unlike its block's, is in no backward yet
- * (FSDPState._post_forward). */
+/* A replay's forward does not free them (FSDPParamGroup.post_forward asks is_bw). */
 static void after_experts(struct dtp_lowering *l, bool backward)
 {
     struct dtp_lower_unit *unit = dtp_lower_unit_of_experts(l, l->layer);
@@ -500,7 +499,7 @@ static void after_experts(struct dtp_lowering *l, bool backward)
         finish_unit(l, unit);
         return;
     }
-    if (!keeps_weights(l, unit))
+    if (!keeps_weights(l, unit) && !l->recompute)
         release_weights(l, unit);
     dtp_lower_call_host(l, DTP_OP_HOST_EXCHANGE, 1);
 }
