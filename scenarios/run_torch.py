@@ -172,7 +172,8 @@ class Choices:
         p.take("prefetch")
         for key, what in (("fsdp1", "FullyShardedDataParallel"), ("offload", "offload"), ("dropout", "dropout"),
                           ("tp", "tensor parallelism"), ("pp", "a pipeline"), ("cp", "context parallelism"),
-                          ("ep", "expert parallelism"), ("lora", "an adapter"), ("hold_logits", "a loop that holds logits")):
+                          ("ep", "expert parallelism"), ("lora", "an adapter"), ("hold_logits", "a loop that holds logits"),
+                          ("activation_offload", "checkpoints on the host")):
             p.none(key, what)
         p.all_taken()
         self.mixed = self.params == "fp32" and self.compute == "bf16"

@@ -9,6 +9,7 @@
 #include "closed/closed_form_hooks.h"
 
 #include "base/bytes.h"
+#include "closed/carried.h"
 
 /* Ranks of a group of `ranks` that share a node; `stride` ranks apart in rank order (1: neighbours). */
 static uint64_t ranks_in_node(const struct dtp_traffic *job, uint64_t ranks, uint64_t stride)
@@ -54,6 +55,9 @@ void dtp_closed_form_communication(const struct dtp_transformer *transformer, co
     dtp_element_bytes_count(plan, &job.bytes);
     *out = (struct dtp_communication){0};
     plan->runtime->closed->traffic(&job);
+    const struct dtp_carried_rows carried = dtp_carried_rows_of(transformer, plan);
+    out->device_to_host_bytes += dtp_bytes_product(plan->accumulate * carried.down, carried.bytes);
+    out->host_to_device_bytes += dtp_bytes_product(plan->accumulate * carried.up, carried.bytes);
     dtp_context_traffic(&job);
     dtp_expert_traffic(&job);
 }

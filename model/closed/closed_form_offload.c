@@ -1,6 +1,8 @@
 /* The closed form of offload: copies between GPU and host, AdamW on the host, NVMe; what of them a step waits for. */
 #include "closed/closed_form_hooks.h"
 
+#include "closed/carried.h"
+
 #include "cost/cluster_cost.h"
 #include "plan/runtime_sizes.h"
 #include "closed/sharding.h"
@@ -63,6 +65,22 @@ static double exposed_copies_s(const struct dtp_timing *c, const struct dtp_comm
     return fmax(0, fmax(plan->accumulate * window->forward_s + down_s, beside_s) - path_s) + other_up_s;
 }
 
+/* Checkpoints that wait on the host: copied between the kernels, or beside those of forward and those of backward. */
+static void add_carried(const struct dtp_timing *c, const struct dtp_windows *window, struct dtp_time *time)
+{
+    const struct dtp_carried_rows rows = dtp_carried_rows_of(c->transformer, c->plan);
+    const double n = c->plan->accumulate, bytes = (double)rows.bytes;
+    if (!rows.down)
+        return;
+    double down_s = (double)rows.down * bytes / dtp_cluster_copy_bytes_per_s(c->cluster, false, bytes),
+           up_s = (double)rows.up * bytes / dtp_cluster_copy_bytes_per_s(c->cluster, true, bytes);
+    bool beside = dtp_plan_carries_beside(c->plan);
+    c->parts->device_to_host_s = n * down_s, c->parts->host_to_device_s = n * up_s;
+    time->offload_s = n * (down_s + up_s);
+    time->exposed_offload_s =
+        beside ? n * (fmax(0, down_s - window->forward_s) + fmax(0, up_s - window->backward_s)) : time->offload_s;
+}
+
 /* An optimizer on the host updates after the last gradient is down, and its weights go up after that. From NVMe it
  * works in sub-groups, reading one and writing another meanwhile: the longer of the two, and of the shorter one
  * sub-group. */
@@ -70,6 +88,7 @@ void dtp_timing_add_offload(const struct dtp_timing *c, const struct dtp_communi
                             const struct dtp_windows *window, struct dtp_time *time)
 {
     const struct dtp_plan *plan = c->plan;
+    add_carried(c, window, time);
     if (plan->offload == DTP_OFFLOAD_NONE)
         return;
     struct dtp_element_bytes element;

@@ -2,6 +2,7 @@
  */
 #include "closed/memory.h"
 
+#include "closed/carried.h"
 #include "closed/closed_form_hooks.h"
 #include "cost/calibration.h"
 #include "plan/slice.h"
@@ -106,6 +107,8 @@ static void add_offloaded(const struct dtp_beside *b, struct dtp_memory *out, st
     uint64_t gpus = cluster->gpus < cluster->gpus_per_node ? cluster->gpus : cluster->gpus_per_node;
     struct dtp_state_bytes state;
     dtp_state_bytes_count(b->transformer, cluster, &b->units, b->plan, &b->bytes, parts, &state);
+    const struct dtp_carried_rows carried = dtp_carried_rows_of(b->transformer, b->plan);
+    dtp_state_add_host(&state, DTP_TERM_HOST_CHECKPOINTS, carried.down, 1, dtp_pinned_bytes(carried.bytes));
     out->host_bytes = gpus * state.host;
     out->nvme_bytes = gpus * state.nvme;
     out->host_capacity_bytes = dtp_cluster_host_share(cluster, cluster->machine.host_memory_bytes);

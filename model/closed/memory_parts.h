@@ -45,6 +45,7 @@
     X(HOST_PINNED_PARAMS, "parameters", "", "", "pinned bytes", "DeepSpeed: runtime/zero/stage3.py")                   \
     X(HOST_MOMENTS, "moments", "", "psi / N", "moment bytes", "")                                                      \
     X(HOST_MASTER, "master copy", "", "psi / N", "master bytes", "")                                                   \
+    X(HOST_CHECKPOINTS, "checkpoints", "copies", "", "pinned bytes", "PyTorch: CachingHostAllocator.h")                \
     X(OUR_HOST_GRADS, "gradients", "", "", "bytes", "")                                                                \
     X(OUR_HOST_BATCHES, "batches", "micro-steps", "", "bytes", "")                                                     \
     X(OUR_HOST_SCALARS, "scalars", "2", "", "bytes", "")                                                               \

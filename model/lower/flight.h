@@ -6,6 +6,11 @@
 #include "net/layer_kind.h"
 #include "program/program.h"
 
+/* A copy on the host (lower_carried.h). */
+struct dtp_host_rows {
+    dtp_buffer_id copy;
+    dtp_op_id by; /* that made it */
+};
 /* A micro-batch on its way: what exists of it from its forward to the end of its backward. A pipeline has several under
  * way at once, one after the other needs one of these alone. */
 struct dtp_flight_module {
@@ -22,6 +27,7 @@ struct dtp_flight_module {
     dtp_buffer_id wide[DTP_LAYER_MATRICES], base[DTP_LAYER_MATRICES];
     dtp_buffer_id folded[DTP_LAYER_MATRICES],
         factors[DTP_LAYER_MATRICES]; /* lower_folded.c: W + B A; A, B in its dtype */
+    struct dtp_host_rows carried;    /* lower_carried.h: the checkpoint on the host */
 };
 /* The gradient of a weight that is left for a pass of its own: of a matrix, or of the norm of a tensor. */
 #define DTP_DEFERRED_NORM 0x8000u
@@ -52,6 +58,7 @@ struct dtp_flight {
     dtp_buffer_id received; /* of what came, the copy that is kept until its gradient is sent; or none */
     bool head_deferred;     /* the gradient of the head's weight is left for a pass of its own */
     struct dtp_flight_ahead ahead;
+    struct dtp_host_rows carried; /* what the final norm read, on the host */
 };
 
 /* Rows of the residual stream, or their gradient, on their way to a pass. */

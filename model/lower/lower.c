@@ -160,8 +160,21 @@ static void leave_standing(const struct dtp_lowering *l, struct dtp_draft *draft
     draft->operand_count = kept;
 }
 
+/* What came up beside the kernels is of the copies' pool (lower_carried.h): record_stream. */
+static void record(const struct dtp_lowering *l, struct dtp_draft *draft)
+{
+    const struct dtp_buffer *buffers = dtp_program_buffers(l->program);
+    for (uint32_t i = 0; i < draft->operand_count; i++) {
+        struct dtp_operand *operand = &draft->operands[i];
+        if (operand->access & DTP_FREE && buffers[operand->buffer.index].pool == DTP_STREAM_DOWNLOAD)
+            operand->access |= DTP_DEFER;
+    }
+}
+
 dtp_op_id dtp_draft_end(struct dtp_lowering *l, struct dtp_draft *draft)
 {
+    if (dtp_plan_carries_beside(l->plan))
+        record(l, draft);
     if (dtp_lower_holds(l) || dtp_lower_copies(l))
         leave_standing(l, draft);
     if (draft->op.kind == DTP_OP_FREE && !draft->operand_count)

@@ -1,5 +1,6 @@
 /* The walk over a rank's passes: each forward or backward of one micro-batch through one chunk of the model, with the
  * runtime's hooks around it. Where nothing is cut into stages, that is a forward and a backward for each micro-step. */
+#include "lower/lower_carried.h"
 #include "lower/lower_graphs.h"
 #include "lower/lower_parts.h"
 
@@ -63,6 +64,7 @@ static void head_forward(struct dtp_lowering *l)
 {
     call_at(l, DTP_END_HEAD, l->hooks->before_forward);
     dtp_lower_final_norm(l);
+    dtp_lower_carried_all(l);
     if (l->chunk->ahead_layers)
         dtp_lower_ahead_forward(l);
     dtp_lower_fetch(l, head_part(l));
@@ -92,7 +94,9 @@ static void forward(struct dtp_lowering *l)
     for (uint64_t layer = chunk->first; layer < chunk->first + chunk->layers - chunk->ahead_layers; layer++) {
         dtp_lower_stand(l, (uint16_t)layer);
         call(l, l->hooks->before_forward);
+        dtp_lower_carry_down(l);
         dtp_lower_block(l, false);
+        dtp_lower_carried_down(l);
         call(l, l->hooks->after_forward);
     }
     dtp_lower_stand(l, DTP_NO_LAYER);
@@ -111,6 +115,7 @@ static void blocks_backward(struct dtp_lowering *l)
     for (uint64_t left = l->chunk->layers - l->chunk->ahead_layers; left > 0; left--) {
         dtp_lower_stand(l, (uint16_t)(l->chunk->first + left - 1));
         call(l, l->hooks->before_backward);
+        dtp_lower_carry_up(l);
         dtp_lower_block(l, true);
         call(l, l->hooks->after_backward);
     }
@@ -125,6 +130,7 @@ static void backward(struct dtp_lowering *l)
         mark(l, "loss", DTP_NO_OP);
         dtp_lower_loss_backward(l);
     }
+    dtp_lower_carry_turns(l);
     mark(l, "backward", gradient.received);
     if (dtp_lower_keeps_graph(l)) /* a layer's matrices and two norms; the head and its norm */
         dtp_lower_group_calls(l, "graph walked", chunk->layers * ((uint64_t)l->matrices + 2) + (chunk->head ? 2 : 0));

@@ -14,6 +14,8 @@
     X(COMPILED, p->compile, "torch.compile (compile)")                                                                 \
     X(REENTRANT_UNITS, p->fsdp1 && p->checkpointing == DTP_CHECKPOINT_FULL && dtp_plan_layers(p)->holds_replayed,      \
       "checkpointing full of FSDP1's units under runtime peft")                                                        \
+    X(CHECKPOINTS, p->runtime->fsdp && p->checkpointing == DTP_CHECKPOINT_FULL,                                        \
+      "checkpointing full under runtimes torch and peft")                                                              \
     X(FSDP, dtp_plan_is_fsdp(p), "FSDP (full_shard, shard_grad_op, hybrid_shard) under runtimes torch and peft")       \
     X(FSDP1, dtp_plan_is_fsdp(p) && p->fsdp1, "FSDP1 (fsdp1)")                                                         \
     X(FSDP2, dtp_plan_is_fsdp(p) && !p->fsdp1, "FSDP2")                                                                \

@@ -330,6 +330,19 @@ double dtp_plan_expert_arriving_part(const struct dtp_plan *plan, uint64_t exper
 double dtp_plan_expert_sent_part(const struct dtp_plan *plan, const struct dtp_cluster *cluster,
                                  uint64_t experts_per_token);
 
+/* With activation_offload: whether checkpoints are copied beside the kernels, by hooks of what is saved, or between
+ * them, by a checkpoint function of their own; and how many stand on the GPU at most behind the first so many of all
+ * layers, or behind all of them (lower/lower_carried.h). */
+static inline bool dtp_plan_carries_beside(const struct dtp_plan *plan)
+{
+    return plan->activation_offload && !dtp_plan_layers(plan)->holds_replayed;
+}
+static inline uint64_t dtp_plan_standing_checkpoints(const struct dtp_plan *plan, uint64_t layers, uint64_t all)
+{
+    const uint64_t stash = dtp_plan_carries_beside(plan) ? 2 : 1, most = layers == all ? stash - 1 : stash;
+    return plan->activation_offload && most < layers ? most : layers;
+}
+
 /* Of a micro-step on one rank: context parallel ranks divide a sequence. */
 static inline uint64_t dtp_plan_tokens(const struct dtp_plan *plan)
 {

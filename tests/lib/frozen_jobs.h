@@ -73,7 +73,8 @@ enum frozen_who {
     FROZEN_ROUNDS,
     FROZEN_SORTED,
     FROZEN_STAGED,
-    FROZEN_SPREAD, /* draws depend on the place here: what is new stands last */
+    FROZEN_SPREAD,
+    FROZEN_CARRIED, /* draws depend on the place here: what is new stands last */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -126,6 +127,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_SORTED: return frozen_population(random_job_number) == FROZEN_OF_SORTED;
     case FROZEN_STAGED: return frozen_population(random_job_number) == FROZEN_OF_STAGED;
     case FROZEN_SPREAD: return frozen_population(random_job_number) == FROZEN_OF_SPREAD;
+    case FROZEN_CARRIED: return frozen_population(random_job_number) == FROZEN_OF_CARRIED;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }
     return false;

@@ -422,6 +422,28 @@
     X(optimizer, SPREAD, 1, "adamw-fused")                                                                             \
     X(wrap_ends, SPREAD, 1, "")                                                                                        \
     X(delay_wgrad, SPREAD, 1, "")                                                                                      \
-    X(prefetch, SPREAD, 1, "")
+    X(prefetch, SPREAD, 1, "")                                                                                         \
+    X(activation_offload, CARRIED, 1, "true")                                                                          \
+    X(runtime, CARRIED, 1, "torch|peft")                                                                               \
+    X(strategy, CARRIED, 1, "full_shard|full_shard|ddp")                                                               \
+    X(checkpointing, CARRIED, 1, "full")                                                                               \
+    X(norm, CARRIED, 1, "rms_norm")                                                                                    \
+    X(norm_bias, CARRIED, 1, "")                                                                                       \
+    X(activation, CARRIED, 1, "swiglu")                                                                                \
+    X(position, CARRIED, 1, "rope")                                                                                    \
+    X(precision, CARRIED, 1, "bf16-pure|bf16-mixed")                                                                   \
+    X(compile, CARRIED, 1, "")                                                                                         \
+    X(fsdp1, CARRIED, 1, "")                                                                                           \
+    X(wrap_layers, CARRIED, 1, "")                                                                                     \
+    X(wrap_ends, CARRIED, 1, "")                                                                                       \
+    X(keep_root, CARRIED, 1, "")                                                                                       \
+    X(accumulate_sync, CARRIED, 1, "")                                                                                 \
+    X(reshard_after_forward, CARRIED, 1, "")                                                                           \
+    X(optimizer, CARRIED, 1, "adamw")                                                                                  \
+    X(lora, CARRIED, 3, "16")                                                                                          \
+    X(base, CARRIED, 3, "nf4")                                                                                         \
+    X(dora, CARRIED, 1, "")                                                                                            \
+    X(prepare_kbit, CARRIED, 1, "")                                                                                    \
+    X(train_ends, CARRIED, 1, "")
 
 #endif

@@ -33,6 +33,7 @@ enum frozen_of {
     FROZEN_OF_SORTED,
     FROZEN_OF_STAGED,
     FROZEN_OF_SPREAD,
+    FROZEN_OF_CARRIED,
     FROZEN_OF_COUNT
 };
 
@@ -71,9 +72,10 @@ static const struct frozen_population frozen_populations[FROZEN_OF_COUNT] = {
     [FROZEN_OF_SORTED] = {3390, &dtp_runtime_peft, true},        /* experts of Transformers 5 */
     [FROZEN_OF_STAGED] = {3430, &dtp_runtime_dtplan, false},     /* adapters in stages, beside shared sequences */
     [FROZEN_OF_SPREAD] = {3470, &dtp_runtime_torch, false},      /* the same of PyTorch */
+    [FROZEN_OF_CARRIED] = {3510, &dtp_runtime_torch, false},     /* checkpoints on the host */
 };
 
-#define FROZEN_JOBS 3510u
+#define FROZEN_JOBS 3540u
 
 static inline enum frozen_of frozen_population(uint64_t number)
 {

@@ -224,7 +224,8 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
 /* Fields of keys that one runtime alone reads and that are drawn by name, here or in frozen_jobs.h. Any other is drawn
  * from its row: a key that is new needs nothing here. */
 static const char random_named_fields[] =
-    " autocast compile compile_loss fast_kernels grouped_experts shifted_logits narrow_logits hold_logits "
+    " activation_offload autocast compile compile_loss fast_kernels grouped_experts shifted_logits narrow_logits "
+    "hold_logits "
     "transformers_layers "
     "fsdp1 "
     "checkpoint_within "
@@ -321,6 +322,20 @@ static inline void random_held_logits(struct dtp_plan *plan)
     random_key("hold_logits");
     plan->hold_logits = plan->runtime == &dtp_runtime_torch && !divided && plan->loss == DTP_LOSS_EAGER &&
                         !plan->compile && random_below(4) == 0;
+    random_state = kept;
+}
+
+/* It changes no other draw. */
+static inline void random_carried(const struct dtp_transformer *t, struct dtp_plan *plan)
+{
+    uint64_t kept = random_state;
+    bool peft = plan->runtime == &dtp_runtime_peft, torch = plan->runtime == &dtp_runtime_torch && !plan->fsdp1,
+         whole = plan->tp == 1 && plan->pp == 1 && plan->cp == 1, norms = t->norm == DTP_RMS_NORM && t->final_norm;
+    random_key("activation_offload");
+    plan->activation_offload = plan->checkpointing == DTP_CHECKPOINT_FULL && whole && !plan->compile &&
+                               plan->offload == DTP_OFFLOAD_NONE && !plan->adapters.prepare_kbit &&
+                               (peft || (torch && norms && !plan->norm_chain && !t->embedding_norm)) &&
+                               !random_frozen && random_below(3) == 0;
     random_state = kept;
 }
 
@@ -432,6 +447,7 @@ static inline bool random_job(struct random_job *job)
         job->cluster = random_cluster();
         job->plan = random_plan(&job->cluster);
         random_nanotron(job);
+        random_carried(&job->transformer, &job->plan);
         job->asked = job->plan;
         if (dtp_transformer_check(&job->transformer, NULL, 0, NULL) == DTP_OK &&
             dtp_cluster_check(&job->cluster, NULL) == DTP_OK &&

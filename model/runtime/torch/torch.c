@@ -123,6 +123,33 @@ static void check_held_logits(struct dtp_resolver *r)
         dtp_plan_refuse(r, "hold_logits", "is modelled of data parallel ranks alone; leave it out, or tp, pp and cp");
 }
 
+/* Of runtime peft, too, whose check calls this one's. */
+static void check_activation_offload(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_transformer *t = r->transformer;
+    const bool beside = dtp_plan_carries_beside(p);
+    if (!p->activation_offload)
+        return;
+    if (p->compile)
+        dtp_plan_refuse(r, "compile", "with activation_offload is not modelled; leave one of them out");
+    if (p->tp > 1 || p->pp > 1 || p->cp > 1)
+        dtp_plan_refuse(r, "activation_offload", "is modelled of data parallel ranks alone; leave out tp, pp and cp");
+    if (p->offload != DTP_OFFLOAD_NONE)
+        dtp_plan_refuse(r, "offload",
+                        "%s with activation_offload, whose copies share the way to the host, is not "
+                        "modelled; use none",
+                        dtp_offload_text(p->offload));
+    if (p->adapters.prepare_kbit)
+        dtp_plan_refuse(r, "prepare_kbit", "with activation_offload is not modelled; leave one of them out");
+    if (p->fsdp1 && beside)
+        dtp_plan_refuse(r, "fsdp1", "with activation_offload is not modelled under runtime torch; use FSDP2");
+    if (beside && (t->norm != DTP_RMS_NORM || !t->final_norm || p->norm_chain || t->embedding_norm))
+        dtp_plan_refuse(r, "activation_offload",
+                        "is modelled where RMSNorm is one kernel and ends the model, as torchtune's do; which tensors "
+                        "are on their way depends on how many each norm saves");
+}
+
 /* torchao's linears, each with its weight, among FSDP2's parameters in bf16. */
 static void check_bf16_linears(struct dtp_resolver *r)
 {
@@ -156,6 +183,7 @@ static void check(struct dtp_resolver *r)
     const struct dtp_plan *p = r->plan;
     check_ends(r);
     check_held_logits(r);
+    check_activation_offload(r);
     check_dtypes(r);
     check_tensor_parallel(r);
     check_pipeline(r);
