@@ -124,6 +124,12 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     worst = dtp_worse(worst, read_model(r));
     if (has_adapters(r))
         worst = dtp_worse(worst, read_adapters(r));
+    if (is(dtp_fact(r, "carries"), "true"))
+        worst = dtp_worse(worst, is(dtp_fact(r, "streams"), "false")
+                                     ? dtp_refuse_fact(r, "streams",
+                                                       "has copies between the kernels, which is not modelled of "
+                                                       "torchtune's checkpoints; leave it out")
+                                     : dtp_make_key(r, "activation_offload", "true", "carries"));
     worst = dtp_worse(worst, dtp_make_key(r, "strategy", reshard ? reshard : "full_shard", reshard ? "reshard" : NULL));
     worst = dtp_worse(worst, dtp_make_key(r, "precision", dtype ? dtype : "bf16-pure", "dtype"));
     if (!is(dtype, "fp32"))
@@ -191,6 +197,8 @@ static void write_settings(struct dtp_writing *w)
     dtp_say(w, "optimizer", plan->optimizer == DTP_ADAMW_FOREACH ? "adamw" : dtp_optimizer_text(plan->optimizer));
     dtp_say(w, "fused", plan->optimizer == DTP_ADAMW_FOREACH ? "false" : "true");
     dtp_say(w, "reshard", dtp_strategy_text(plan->strategy));
+    if (plan->activation_offload)
+        dtp_say(w, "carries", "true");
     if (plan->tp > 1)
         dtp_say_key(w, "tp");
     if (plan->cp > 1)

@@ -288,6 +288,7 @@ static void draw_torchtune(struct dtp_scenario *s)
     set(s, "checkpointing", ONE_OF("none", "full", "full"));
     set(s, "compile", ONE_OF("true", "false"));
     set(s, "loss", ONE_OF("chunked", "chunked", "eager"));
+    set(s, "activation_offload", ONE_OF("", "", "true"));
     if (!adapters) {
         set(s, "offload", ONE_OF("none", "none", "params"));
         set(s, "tp", ONE_OF("1", "1", "1", "2"));
