@@ -67,7 +67,7 @@ LET_BE = {
                                      "frozen_params frozen_bytes note master_dtype price_per_gpu_hour",
         "of tensor, context, expert and pipeline parallel ranks, which are refused":
             "layout_order sequence_parallel tp_overlap cp_comm schedule virtual_stages microbatch_group stages "
-            "post_validation expert_imbalance etp expert_room",
+            "post_validation expert_imbalance etp expert_room gathered_logits",
         "of Megatron": "bf16_first_layers bf16_last_layers fp8_attention fp8_head "
                        "fp8_param_gather precision_aware_optimizer megatron_overlap "
                        "megatron_scatter_gather flex_dispatcher "

@@ -39,7 +39,7 @@ struct ends {
  *   chunked the same for one chunk of the tokens, and fp32 gradients of the hidden states (torch) */
 static void count_loss(const struct ends *s, struct dtp_activations *out)
 {
-    uint64_t vocab = s->t->vocab, chunk_vocab = (vocab + LOSS_CHUNKS - 1) / LOSS_CHUNKS;
+    uint64_t vocab = dtp_plan_loss_columns(s->plan, s->t->vocab), chunk_vocab = (vocab + LOSS_CHUNKS - 1) / LOSS_CHUNKS;
     bool shifts = dtp_plan_shifts_logits(s->plan);
     uint64_t shifted = shifts && s->c != 4 ? s->c : 0;                    /* whose forward is the more */
     uint64_t eager = 12 + shifted + (s->t->final_softcap > 0 ? s->c : 0); /* of a logit; soft caps keep their tanh */
@@ -67,6 +67,10 @@ static void count_loss(const struct ends *s, struct dtp_activations *out)
         out->loss = eager * chunk_vocab + 4 * s->h;
         out->logits_gradient = 4 * s->h; /* the hidden states' gradient, made with the loss */
         break;
+    }
+    if (vocab > s->t->vocab) { /* gathered: as they are put side by side, and their gradient as it is cut */
+        out->logits += s->c * (vocab + s->t->vocab);
+        out->logits_gradient += s->c * s->t->vocab;
     }
 }
 

@@ -184,6 +184,13 @@ static void add_tensor(const struct job *j, struct stages *s)
     s->tensor_s = layer_s * (double)layers + stream.s * (double)ends + ahead.s;
     s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + (mlp * layers + ends) * (uint64_t)stream.bytes +
                       (uint64_t)ahead.bytes;
+    if (plan->gathered_logits) {
+        const double sent = (double)j->stream_bytes / (double)j->transformer->hidden *
+                            (double)j->slice.transformer.vocab * (plan->tp - 1);
+        struct dtp_group group = tensor_group(j);
+        struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
+        s->tensor_count++, s->tensor_bytes += (uint64_t)sent, s->tensor_s += dtp_collective_time(&gather, sent);
+    }
     s->tensor_exposed_s = share * s->tensor_s;
 }
 

@@ -105,8 +105,7 @@ static void keep_gathered(uint32_t ranks, struct dtp_layer_tensors *tensors)
  * eager, is one more tensor in fp32; compiled, the forward is the most, c + 4 + 4 for 2 c. */
 static double beside_loss(const struct dtp_plan *plan, bool holds, double c)
 {
-    const bool fused = dtp_plan_loss(plan) == DTP_LOSS_FUSED,
-               parallel = plan->runtime->dtensor && plan->vocab_ranks > 1;
+    const bool fused = dtp_plan_loss(plan) == DTP_LOSS_FUSED, parallel = dtp_plan_loss_over_dtensors(plan);
     if (parallel && fused)
         return 8 - c;
     return (holds && !fused ? c : 0) + (parallel && c < 4 && dtp_plan_loss(plan) == DTP_LOSS_EAGER ? 4 : 0);
@@ -183,8 +182,7 @@ static void count_stays(const struct dtp_slice *s, double layer_bytes, struct ke
  * forward, whose log-softmax in fp32 stands beside the logits, and leaves the head's weight gradient too. */
 static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *plan, uint64_t layers)
 {
-    const bool holds = plan->pp > 1 && s->plan.runtime->holds_passes,
-               parallel = plan->runtime->dtensor && plan->vocab_ranks > 1,
+    const bool holds = plan->pp > 1 && s->plan.runtime->holds_passes, parallel = dtp_plan_loss_over_dtensors(plan),
                wide = dtp_plan_loss(&s->plan) == DTP_LOSS_EAGER || parallel; /* compiled ones fuse it otherwise */
     const bool logits = s->plan.loss != DTP_LOSS_NATIVE && dtp_plan_loss(&s->plan) != DTP_LOSS_CHUNKED;
     struct dtp_layer_tensors tensors;

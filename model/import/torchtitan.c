@@ -219,6 +219,8 @@ static enum dtp_status read_strategy(struct dtp_reading *r)
                                           ddp || replicas > 1 ? "replicate" : "shard"));
     if (!ddp && tp == 1 && pp == 1 && cp == 1)
         worst = dtp_worse(worst, read_ends(r));
+    if (tp > 1 && is(dtp_fact(r, "gathered"), "true"))
+        worst = dtp_worse(worst, dtp_make_key(r, "gathered_logits", "true", "gathered"));
     if (shard && types_other_gpus(r, replicas * shard * tp * pp * cp))
         worst = dtp_worse(worst, dtp_drop_fact(r, replicas > 1 ? "replicate" : "shard", "gpus"));
     bool accumulates = dtp_is_said(r, "accumulate") || dtp_is_said(r, "global_batch") || dtp_fact(r, "global_batch");
@@ -450,6 +452,8 @@ static void write_degrees(struct dtp_writing *w)
     dtp_say_key(w, "cp");
     if (plan->tp_overlap)
         dtp_say_key(w, "tp_overlap");
+    if (plan->gathered_logits)
+        dtp_say(w, "gathered", "true");
     if (plan->cp > 1)
         dtp_say_key(w, "cp_comm");
     if (dtp_plan_is_fsdp(plan))

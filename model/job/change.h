@@ -63,7 +63,7 @@ struct dtp_change_rule {
     bool numerics;    /* it changes what is computed, not only how fast and where */
     const char *from; /* values of the key, bars between, that it is tried on; NULL: any other */
 };
-#define DTP_CHANGE_RULES_MAX 148 /* change.c does not compile where rows have more */
+#define DTP_CHANGE_RULES_MAX 150 /* change.c does not compile where rows have more */
 /* All of them in the order of keys and values; returns how many. */
 size_t dtp_change_rules(struct dtp_change_rule out[DTP_CHANGE_RULES_MAX]);
 /* Makes the change in a plan as it was asked for; false where it is not tried on that plan or would change nothing. */

@@ -497,6 +497,21 @@ void dtp_lower_loss_forward(struct dtp_lowering *l)
         return;
     }
     head_matmul(l, l->tokens);
+    if (dtp_lower_gathers_logits(l))
+        dtp_lower_gather_logits(l);
+}
+
+/* A part of the loss, over all columns where the rank has gathered these. */
+static void over_columns(struct dtp_lowering *l, void (*part)(struct dtp_lowering *l, uint64_t tokens))
+{
+    const struct dtp_transformer *slice = l->transformer;
+    const uint32_t ranks = l->vocab_ranks;
+    struct dtp_transformer whole = *slice;
+    whole.vocab = dtp_plan_loss_columns(l->plan, slice->vocab);
+    if (dtp_lower_gathers_logits(l))
+        l->transformer = &whole, l->vocab_ranks = 1;
+    part(l, l->tokens);
+    l->transformer = slice, l->vocab_ranks = ranks;
 }
 
 void dtp_lower_loss_held(struct dtp_lowering *l)
@@ -510,8 +525,10 @@ void dtp_lower_loss_backward(struct dtp_lowering *l)
     if (l->loss == DTP_LOSS_CHUNKED)
         return;
     if (!dtp_lower_holds(l))
-        loss_forward(l, l->tokens);
-    loss_backward(l, l->tokens);
+        over_columns(l, loss_forward);
+    over_columns(l, loss_backward);
+    if (dtp_lower_gathers_logits(l))
+        dtp_lower_cut_logits_gradient(l);
 }
 
 void dtp_lower_loss_gradient(struct dtp_lowering *l)

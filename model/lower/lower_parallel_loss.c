@@ -97,3 +97,48 @@ void dtp_lower_parallel_python_gradient(struct dtp_lowering *l, double logits, u
     dtp_draft_memory(l, &draft, logits * 8, 1);
     dtp_draft_end(l, &draft);
 }
+
+/* ---- logits that each rank gathers ------------------------------------------------------------------------------- */
+
+/* Of all ranks, where a rank's are `vocab` columns. */
+static uint64_t whole_logits(const struct dtp_lowering *l)
+{
+    return dtp_bytes_product(l->tokens, l->compute * dtp_plan_loss_columns(l->plan, l->transformer->vocab));
+}
+
+/* DTensor's way from Shard(-1) to Replicate (all_gather_tensor of torch/distributed/_functional_collectives.py): ranks'
+ * columns one behind the other, then side by side (torch.cat). A slice by itself has nobody to gather from, but what is
+ * gathered stands. */
+void dtp_lower_gather_logits(struct dtp_lowering *l)
+{
+    const uint64_t whole = whole_logits(l);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, l->tp > 1 ? DTP_OP_ALL_GATHER : DTP_OP_COPY_OUT, "logits");
+    dtp_draft_use(&draft, l->flight->logits, DTP_READ);
+    dtp_buffer_id gathered = dtp_draft_new(l, &draft, "gathered logits", DTP_OWNER_LOGITS, whole, DTP_WRITE);
+    if (l->tp > 1)
+        l->awaited = dtp_lower_tensor_end(l, &draft, whole, false);
+    else
+        dtp_draft_end(l, &draft);
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_OUT, "logits side by side");
+    dtp_buffer_id logits = dtp_draft_new(l, &draft, "logits", DTP_OWNER_LOGITS, whole, DTP_WRITE);
+    dtp_draft_use(&draft, gathered, DTP_READ | DTP_FREE);
+    dtp_draft_use(&draft, l->flight->logits, DTP_FREE);
+    dtp_draft_memory(l, &draft, 2 * (double)whole, 1);
+    dtp_draft_end(l, &draft);
+    l->flight->logits = logits;
+}
+
+/* Back from Replicate to Shard(-1): a clone of the rank's columns (_replicate_to_shard of
+ * torch/distributed/tensor/placement_types.py). */
+void dtp_lower_cut_logits_gradient(struct dtp_lowering *l)
+{
+    const uint64_t own = dtp_bytes_product(l->tokens, l->compute * l->transformer->vocab);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_COPY_IN, "logits gradient");
+    dtp_buffer_id gradient = dtp_draft_new(l, &draft, "logits gradient", DTP_OWNER_LOGITS, own, DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->logits_gradient, DTP_READ | DTP_FREE);
+    dtp_draft_memory(l, &draft, 2 * (double)own, 1);
+    dtp_draft_end(l, &draft);
+    l->flight->logits_gradient = gradient;
+}

@@ -15,5 +15,13 @@ void dtp_lower_parallel_gradient(struct dtp_lowering *l, uint64_t tokens);
 /* The same, eager: whether; the gradient of `logits` logits in fp32, `wide_bytes` of them all. */
 bool dtp_lower_parallel_in_python(const struct dtp_lowering *l);
 void dtp_lower_parallel_python_gradient(struct dtp_lowering *l, double logits, uint64_t wide_bytes);
+/* Each rank gathers all columns of the logits (gathered_logits): whether; the logits of all, side by side; of their
+ * gradient the rank's columns. */
+static inline bool dtp_lower_gathers_logits(const struct dtp_lowering *l)
+{
+    return l->plan->gathered_logits && l->plan->vocab_ranks > 1;
+}
+void dtp_lower_gather_logits(struct dtp_lowering *l);
+void dtp_lower_cut_logits_gradient(struct dtp_lowering *l);
 
 #endif

@@ -52,6 +52,7 @@
     X(SLOTS, p->runtime->slots_rows && !p->deepspeed.autoep, "runtime deepspeed without autoep")                       \
     X(EXPERT_ROOM, p->ep > 1 && p->runtime->executed, "expert parallelism (ep above 1) under runtime dtplan")          \
     X(SPLIT_TENSORS, p->tp > 1, "tensor parallelism (tp above 1)")                                                     \
+    X(DTENSORS, p->tp > 1 && p->runtime->dtensor, "tensor parallelism (tp above 1) under runtime torch")               \
     X(STAGES, p->pp > 1, "pipelines (pp above 1)")                                                                     \
     X(INTERLEAVED, dtp_plan_interleaves(p), "the interleaved schedule (pp and virtual_stages above 1)")                \
     X(SPLIT_CONTEXT, p->cp > 1, "context parallelism (cp above 1)")                                                    \

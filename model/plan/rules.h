@@ -368,6 +368,17 @@ bool dtp_plan_divides_vocab(const struct dtp_plan *plan);
  * added to a tied head's gradient is of the rank's rows. Of a resolved plan. */
 uint32_t dtp_plan_table_gradient_ranks(const struct dtp_plan *plan, bool tied_head);
 
+/* Whether the loss is of the columns of the logits that a rank has, over DTensors (PyTorch's loss_parallel); of which
+ * columns it is, where a rank's slice of the vocabulary is `vocab`. */
+static inline bool dtp_plan_loss_over_dtensors(const struct dtp_plan *plan)
+{
+    return plan->vocab_ranks > 1 && plan->runtime->dtensor && !plan->gathered_logits;
+}
+static inline uint64_t dtp_plan_loss_columns(const struct dtp_plan *plan, uint64_t vocab)
+{
+    return plan->gathered_logits && plan->vocab_ranks > 1 ? vocab * plan->vocab_ranks : vocab;
+}
+
 /* Columns of the logits as the head's matmuls compute them: Megatron and our executor (dtp_parameter_head_rows) pad. */
 uint64_t dtp_plan_head_columns(const struct dtp_plan *plan, uint64_t vocab);
 

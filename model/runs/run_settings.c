@@ -293,7 +293,7 @@ static void write_parallelism(struct writer *w)
     if (strstr(run->notes, "weight casts live for a stage"))
         REFUSE(w, "autocast around each forward of a stage is not modelled");
     if (strstr(run->notes, "loss parallel off"))
-        REFUSE(w, "logits that tensor parallel ranks gather before the loss are not modelled");
+        set_switch(w, "gathered_logits", true);
     if (strstr(run->notes, "few patterns fused"))
         REFUSE(w, "async tensor parallelism that the compiler found few places for is not modelled");
     if (run->cp > 1)

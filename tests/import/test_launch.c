@@ -59,9 +59,10 @@ static void draw_torchtitan(struct dtp_scenario *s)
     set(s, "gpus", kind == 0 ? ONE_OF("8", "16", "64") : ONE_OF("16", "32"));
     if (kind == 1)
         set(s, "shard_group", "8");
-    if (kind == 2 && random_bool())
+    if (kind == 2 && random_bool()) {
         set(s, "tp", ONE_OF("2", "4"));
-    else if (kind == 2)
+        set(s, "gathered_logits", ONE_OF("", "", "true"));
+    } else if (kind == 2)
         set(s, "cp", "2");
     if (kind == 3) {
         set(s, "pp", ONE_OF("2", "4"));

@@ -74,7 +74,8 @@ enum frozen_who {
     FROZEN_SORTED,
     FROZEN_STAGED,
     FROZEN_SPREAD,
-    FROZEN_CARRIED, /* draws depend on the place here: what is new stands last */
+    FROZEN_CARRIED,
+    FROZEN_GATHERED, /* draws depend on the place here: what is new stands last */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -128,6 +129,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_STAGED: return frozen_population(random_job_number) == FROZEN_OF_STAGED;
     case FROZEN_SPREAD: return frozen_population(random_job_number) == FROZEN_OF_SPREAD;
     case FROZEN_CARRIED: return frozen_population(random_job_number) == FROZEN_OF_CARRIED;
+    case FROZEN_GATHERED: return frozen_population(random_job_number) == FROZEN_OF_GATHERED;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }
     return false;

@@ -444,6 +444,27 @@
     X(base, CARRIED, 3, "nf4")                                                                                         \
     X(dora, CARRIED, 1, "")                                                                                            \
     X(prepare_kbit, CARRIED, 1, "")                                                                                    \
-    X(train_ends, CARRIED, 1, "")
+    X(train_ends, CARRIED, 1, "")                                                                                      \
+    X(strategy, GATHERED, 1, "full_shard")                                                                             \
+    X(gpus, GATHERED, 1, "4|8")                                                                                        \
+    X(gpus_per_node, GATHERED, 1, "8")                                                                                 \
+    X(nodes, GATHERED, 1, "")                                                                                          \
+    X(tp, GATHERED, 1, "2|4")                                                                                          \
+    X(pp, GATHERED, 1, "")                                                                                             \
+    X(cp, GATHERED, 1, "")                                                                                             \
+    X(gathered_logits, GATHERED, 1, "true")                                                                            \
+    X(sequence_parallel, GATHERED, 1, "true|false")                                                                    \
+    X(compile, GATHERED, 1, "true|false")                                                                              \
+    X(fsdp1, GATHERED, 1, "")                                                                                          \
+    X(precision, GATHERED, 1, "bf16-mixed|bf16-pure")                                                                  \
+    X(checkpointing, GATHERED, 1, "none|full")                                                                         \
+    X(norm, GATHERED, 1, "rms_norm")                                                                                   \
+    X(activation, GATHERED, 1, "swiglu")                                                                               \
+    X(position, GATHERED, 1, "rope")                                                                                   \
+    X(loss, GATHERED, 1, "eager")                                                                                      \
+    X(accumulate_sync, GATHERED, 1, "")                                                                                \
+    X(reshard_after_forward, GATHERED, 1, "")                                                                          \
+    X(wrap_layers, GATHERED, 1, "")                                                                                    \
+    X(optimizer, GATHERED, 1, "adamw")
 
 #endif

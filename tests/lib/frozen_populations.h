@@ -34,6 +34,7 @@ enum frozen_of {
     FROZEN_OF_STAGED,
     FROZEN_OF_SPREAD,
     FROZEN_OF_CARRIED,
+    FROZEN_OF_GATHERED,
     FROZEN_OF_COUNT
 };
 
@@ -73,9 +74,10 @@ static const struct frozen_population frozen_populations[FROZEN_OF_COUNT] = {
     [FROZEN_OF_STAGED] = {3430, &dtp_runtime_dtplan, false},     /* adapters in stages, beside shared sequences */
     [FROZEN_OF_SPREAD] = {3470, &dtp_runtime_torch, false},      /* the same of PyTorch */
     [FROZEN_OF_CARRIED] = {3510, &dtp_runtime_torch, false},     /* checkpoints on the host */
+    [FROZEN_OF_GATHERED] = {3540, &dtp_runtime_torch, false},    /* logits that tensor parallel ranks gather */
 };
 
-#define FROZEN_JOBS 3540u
+#define FROZEN_JOBS 3560u
 
 static inline enum frozen_of frozen_population(uint64_t number)
 {

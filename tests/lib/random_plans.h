@@ -228,6 +228,7 @@ static const char random_named_fields[] =
     "hold_logits "
     "transformers_layers "
     "fsdp1 "
+    "gathered_logits "
     "checkpoint_within "
     "limit_all_gathers "
     "keep_root wrap_ends "

@@ -228,6 +228,36 @@ static void test_torch_alone(void **state)
     }
 }
 
+/* Logits gathered by each rank: of 2 bytes, 2048 rows and all columns, of which it sends its own to the others, once;
+ * the loss, of all columns on each, sums nothing, and 4 sums a layer, the embedding's and the head's remain. Put side
+ * by side they are a tensor more; of their gradient a rank's columns are cut out. */
+static void test_gathered_logits(void **state)
+{
+    (void)state;
+    static struct dtp_faults faults;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), TP, TP);
+    for (int compiled = 0; compiled < 2; compiled++) {
+        struct dtp_plan plan = megatron(false);
+        struct dtp_program *program = NULL;
+        plan.runtime = &dtp_runtime_torch, plan.strategy = DTP_DDP, plan.compile = compiled, plan.accumulate = 1;
+        plan.gathered_logits = true;
+        if (dtp_plan_resolve(&plan, &t, &cluster, &faults) != DTP_OK ||
+            dtp_lower(&t, &cluster, &plan, 0, &program, &faults) != DTP_OK ||
+            dtp_program_verify(program, &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+        const uint64_t narrow = 2 * (uint64_t)2048 * t.vocab;
+        struct traffic sent = traffic_of(program);
+        assert_int_equal(sent.gathers, 1);
+        assert_near(sent.gathered, (double)(narrow / TP * (TP - 1)), 0);
+        assert_int_equal(sent.scatters, 0);
+        assert_int_equal(sent.sums, 4 * LAYERS + 2);
+        assert_int_equal(bytes_of(program, "gathered logits"), narrow);
+        assert_int_equal(bytes_of(program, "log-softmax"), compiled ? 0 : 2 * narrow);
+        dtp_program_destroy(program);
+    }
+}
+
 /* Of a matrix cut by columns: the input is gathered again and the next matmul, its input gradient's, does not wait; the
  * one behind, the weight gradient's, waits for that and not for the sum, which what comes next waits for. */
 static void test_backward_overlaps(void **state)
@@ -365,6 +395,7 @@ static void test_random_jobs_are_proven(void **state)
             plan.deepspeed.megatron_layers = random_bool();
             plan.sequence_parallel = false;
         }
+        plan.gathered_logits = plan.runtime == &dtp_runtime_torch && random_below(4) == 0;
         plan.tp_overlap = random_bool() && (!torch || plan.compile);
         plan.accumulate = (uint32_t)(1 + random_below(3));
         plan.sequence = 1u << (4 + random_below(8));
@@ -436,6 +467,7 @@ int main(void)
         cmocka_unit_test(test_saved_activations),
         cmocka_unit_test(test_work_is_divided),
         cmocka_unit_test(test_random_jobs_are_proven),
+        cmocka_unit_test(test_gathered_logits),
         cmocka_unit_test(test_native_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

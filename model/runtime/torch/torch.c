@@ -39,6 +39,8 @@ static void check_tensor_parallel(struct dtp_resolver *r)
                         "above 1 goes with FSDP2 in PyTorch, or with one rank of each part of the model, not with %s; "
                         "use strategy full_shard",
                         p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
+    if (p->gathered_logits && p->pp > 1)
+        dtp_plan_refuse(r, "gathered_logits", "is not modelled together with pp; leave it out, or use pp 1");
     if (p->tp_overlap && !p->compile)
         dtp_plan_refuse(r, "tp_overlap", "is the compiler's under runtime torch (async TP); set compile");
     if (p->loss == DTP_LOSS_CHUNKED)
