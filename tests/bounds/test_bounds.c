@@ -334,6 +334,7 @@ static void draw_sliced(struct random_job *job)
         plan->micro_batch = drawn.micro_batch, plan->sequence = drawn.sequence;
         plan->checkpointing = drawn.checkpointing, plan->checkpoint_every = drawn.checkpoint_every;
         plan->tp = 1u << random_below(4), plan->pp = 1u << random_below(4);
+        plan->gathered_logits = plan->runtime == &dtp_runtime_torch && plan->tp > 1 && plan->pp == 1;
         plan->sequence_parallel = random_bool(), plan->accumulate = 8;
         if (deepspeed) {
             plan->strategy = DTP_ZERO1, plan->sequence_parallel = plan->sequence_parallel && plan->tp == 1;
