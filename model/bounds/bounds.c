@@ -113,8 +113,7 @@ void dtp_bounds_of(const struct dtp_transformer *transformer, const struct dtp_c
     else
         dtp_bound_replicated(&b);
     add_hooked_buckets(&b);
-    /* what a replay drops depends on the targets; of checkpoints that go and come as many stand as at any instant */
-    if ((dtp_plan_adapts(plan) && !plan->runtime->arena) || plan->activation_offload)
+    if ((dtp_plan_adapts(plan) && !plan->runtime->arena) || plan->activation_offload) /* targets say what is dropped */
         b.least_bytes = b.rest_bytes + (dtp_plan_has_ddp_buckets(plan, cluster) ? state.grads : 0);
     /* our executor's head keeps nothing: it goes through its logits in chunks */
     const uint64_t head = plan->runtime->arena ? 0 : dtp_bound_tokens(&b, b.activations.head);

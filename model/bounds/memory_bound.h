@@ -98,8 +98,7 @@ static inline uint64_t dtp_bound_whole(const struct dtp_bound *b, uint64_t layer
 /* Kept activations of the first `layers`. */
 static inline uint64_t dtp_bound_saved(const struct dtp_bound *b, uint64_t asked)
 {
-    const uint64_t layers = dtp_plan_standing_checkpoints(b->plan, asked, b->layers),
-                   whole = dtp_bound_whole(b, layers),
+    const uint64_t layers = dtp_plan_standing(b->plan, asked, b->layers), whole = dtp_bound_whole(b, layers),
                    bytes = b->uniform ? (layers - whole) * b->layer_kept[0] + whole * b->layer_all[0]
                                       : dtp_bound_layers(b, layers, b->layer_kept, b->layer_all),
                    more = b->wider[0] | b->wider[1] ? dtp_bound_wide(b, layers, b->wider) : 0;

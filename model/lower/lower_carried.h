@@ -1,9 +1,9 @@
 /* Checkpoints that wait on the host (activation_offload): the input of each layer, which is all that checkpointing full
  * keeps of it, goes down in forward and comes back before the layer's backward. Nothing happens without.
  *
- * Between the kernels, as unsloth's checkpoint function does (axolotl, gradient_checkpointing/offload_cpu.py): down before the layer's forward, and the
- * rows go when the layer has returned; those of the first layer, which Transformers' model names until it returns
- * (inputs_embeds), with the final norm.
+ * Between the kernels, as unsloth's checkpoint function does (axolotl, gradient_checkpointing/offload_cpu.py): down
+ * before the layer's forward, and the rows go when the layer has returned; those of the first layer, which
+ * Transformers' model names until it returns (inputs_embeds), with the final norm.
  *
  * Beside them on a stream of its own, as torchtune's OffloadActivations does. What is on its way stays in a stash, from
  * which tensors go whose number is 5 less than that of the one at hand (max_fwd_stash_size). A checkpoint counts as

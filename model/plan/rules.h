@@ -337,7 +337,7 @@ static inline bool dtp_plan_carries_beside(const struct dtp_plan *plan)
 {
     return plan->activation_offload && !dtp_plan_layers(plan)->holds_replayed;
 }
-static inline uint64_t dtp_plan_standing_checkpoints(const struct dtp_plan *plan, uint64_t layers, uint64_t all)
+static inline uint64_t dtp_plan_standing(const struct dtp_plan *plan, uint64_t layers, uint64_t all)
 {
     const uint64_t stash = dtp_plan_carries_beside(plan) ? 2 : 1, most = layers == all ? stash - 1 : stash;
     return plan->activation_offload && most < layers ? most : layers;

@@ -59,10 +59,9 @@ static void draw_torchtitan(struct dtp_scenario *s)
     set(s, "gpus", kind == 0 ? ONE_OF("8", "16", "64") : ONE_OF("16", "32"));
     if (kind == 1)
         set(s, "shard_group", "8");
-    if (kind == 2 && random_bool()) {
-        set(s, "tp", ONE_OF("2", "4"));
-        set(s, "gathered_logits", ONE_OF("", "", "true"));
-    } else if (kind == 2)
+    if (kind == 2 && random_bool())
+        set(s, "tp", ONE_OF("2", "4")), set(s, "gathered_logits", ONE_OF("", "", "true"));
+    else if (kind == 2)
         set(s, "cp", "2");
     if (kind == 3) {
         set(s, "pp", ONE_OF("2", "4"));
@@ -287,9 +286,8 @@ static void draw_torchtune(struct dtp_scenario *s)
     set(s, "precision", ONE_OF("bf16-pure", "bf16-pure", "bf16-pure", "fp32"));
     set(s, "reduce_dtype", ONE_OF("", "bf16"));
     set(s, "checkpointing", ONE_OF("none", "full", "full"));
-    set(s, "compile", ONE_OF("true", "false"));
+    set(s, "compile", ONE_OF("true", "false")), set(s, "activation_offload", ONE_OF("", "", "true"));
     set(s, "loss", ONE_OF("chunked", "chunked", "eager"));
-    set(s, "activation_offload", ONE_OF("", "", "true"));
     if (!adapters) {
         set(s, "offload", ONE_OF("none", "none", "params"));
         set(s, "tp", ONE_OF("1", "1", "1", "2"));

@@ -26,7 +26,7 @@ static void check_dtypes(struct dtp_resolver *r)
 }
 
 /* torchtitan's plan of tensor parallelism (models/llama3/infra/parallelize.py): FSDP2 over the ranks with one slice,
- * if there are several of them or it casts; logits left divided for the loss. */
+ * if there are several of them or it casts; logits left divided for the loss, unless gathered_logits. */
 static void check_tensor_parallel(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
