@@ -17,7 +17,7 @@
 
 static const char *const ids[] = {"h200-more-dev-01", "h200-more-dev-03", "h200-more-dev-04",
                                   "h200-more-dev-07", "h200-more-dev-10", "h200-more-dev-14"};
-enum { RUNS = sizeof ids / sizeof *ids, HOLDOUT = 95, LAYOUTS = 40, HELD = 172, LIBRARIES = 62, PREDICTED = 58 };
+enum { RUNS = sizeof ids / sizeof *ids, HOLDOUT = 95, LAYOUTS = 42, HELD = 172, LIBRARIES = 62, PREDICTED = 58 };
 
 static int ascending(const void *left, const void *right)
 {

@@ -38,6 +38,7 @@ static const char *const bases[] = {
     "model=llama-2-7b gpus=8 strategy=ddp runtime=dtplan tp=2 tp_overlap=true",
     "model=llama-2-7b gpus=8 strategy=ddp runtime=dtplan pp=2 accumulate=4",
     "model=llama-2-7b gpus=8 sliding_window=1024",
+    "model=llama-2-7b gpus=8 strategy=full_shard tp=2",
     "model=llama-2-7b gpus=8 lora=16",
     "model=llama-2-7b gpus=8 strategy=full_shard runtime=peft",
     "model=gpt2-124m gpus=8 strategy=ddp runtime=peft precision=bf16-pure",

@@ -92,9 +92,9 @@ static void test_what_hides_a_key_is_named(void **state)
 static bool is_read_alone(const char *reader)
 {
     static const char *const others[] = {
-        "FSDP1",        "SPLIT_TENSORS", "STAGES",        "INTERLEAVED",     "SPLIT_CONTEXT", "SPLIT",
-        "ULYSSES",      "ZERO_BUBBLE",   "SPLIT_EXPERTS", "EXPERT_ROOM",     "ADAPTERS",      "INT4",
-        "BITSANDBYTES", "PREPARED",      "FP8_LINEARS",   "REENTRANT_UNITS", "FOLDERS"};
+        "FSDP1",       "SPLIT_TENSORS",   "STAGES",      "INTERLEAVED", "SPLIT_CONTEXT", "SPLIT",        "ULYSSES",
+        "ZERO_BUBBLE", "SPLIT_EXPERTS",   "EXPERT_ROOM", "ADAPTERS",    "INT4",          "BITSANDBYTES", "PREPARED",
+        "FP8_LINEARS", "REENTRANT_UNITS", "FOLDERS",     "DTENSORS",    "CHECKPOINTS"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(reader, others[i]) == 0)
             return false;
