@@ -58,7 +58,8 @@ static bool says_unread(const struct dtp_faults *faults, enum dtp_key key)
     char begin[96];
     snprintf(begin, sizeof begin, "%s: is for ", dtp_key_name(key));
     for (size_t i = 0; i < faults->count && i < DTP_FAULTS_KEPT; i++)
-        if (strstr(faults->text[i], begin) && strstr(faults->text[i], " only; leave "))
+        if (strstr(faults->text[i], begin) &&
+            (strstr(faults->text[i], " only; leave ") || strstr(faults->text[i], " only; give ")))
             return true;
     return false;
 }
