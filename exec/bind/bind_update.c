@@ -15,13 +15,16 @@ void dtp_bind_zero(struct dtp_binder *b, struct dtp_bound_op *out)
 
 /* Of what all tensor parallel ranks have whole, the first counts the squares: ranges among the `count` elements of the
  * module's gradient, or of this rank's shard of it, that the others leave out. The place of the partial sums says
- * which module it is; of experts that ranks divide none has any whole. */
+ * which module it is, of those of adapters where these alone are trained; of experts that ranks divide none has any
+ * whole. */
 static void skip_ranges(struct dtp_binder *b, struct dtp_square_sum_args *out)
 {
     struct dtp_tensor_place place = dtp_bind_tensor_place(&b->binding->job);
     const struct dtp_operand *partials = operand(b, DTP_ROLE_PARTIALS);
-    const uint64_t module = partials ? partials->offset_bytes / (4 * DTP_SQUARE_SUM_PARTIALS) : 0,
-                   experts = dtp_program_execution(b->binding->job.program)->expert_modules;
+    const struct dtp_execution *execution = dtp_program_execution(b->binding->job.program);
+    const uint64_t module = execution->adapter_modules +
+                            (partials ? partials->offset_bytes / (4 * DTP_SQUARE_SUM_PARTIALS) : 0),
+                   experts = execution->expert_modules;
     struct dtp_parameter_module layout;
     if (place.index == 0 || !partials || (experts && module >= experts))
         return;

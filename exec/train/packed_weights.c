@@ -11,7 +11,8 @@ struct packer {
 /* Matrices of a block are drawn as those of its own module are, which the model's block i has as i + 1. */
 static uint32_t drawn_module(const struct dtp_program *program, uint32_t module)
 {
-    const uint32_t packed = dtp_program_execution(program)->packed_modules;
+    const uint32_t adapters = dtp_program_execution(program)->adapter_modules,
+                   packed = adapters > 2 ? 2 * adapters - 2 : 0;
     return packed && module >= packed ? module - packed + 1 : module;
 }
 

@@ -51,7 +51,8 @@ struct dtp_execution {
     uint32_t context_pieces;        /* of a sequence that each of them has: 1, or 2, one from either end (context.h) */
     uint32_t expert_ranks;          /* that divide each layer's experts, neighbours; 0: one */
     uint32_t expert_modules;        /* number of the first of the modules that have these; 0: there are none */
-    uint32_t packed_modules;        /* number of the first of the modules of matrices in 4 bits; 0: there are none */
+    uint32_t adapter_modules;       /* number n of the first of the modules of adapters; 0: there are none. Those of
+                                       matrices in 4 bits begin at 2 n - 2, behind as many as there are blocks */
     double clip_norm;               /* of gradients; 0: they are not clipped */
     uint32_t matmul_sms;            /* that matmuls are made for; 0: all */
     uint32_t collective_ctas;       /* most that a collective may take; 0: the library's choice */

@@ -83,9 +83,10 @@ struct dtp_slice {
 };
 
 /* What tensor parallel ranks send: in a micro-step so many gathers and so many scattered sums of all rows of the
- * stream, and gathers of what the loss needs, `small_bytes` in all; in a step sums of gradients and of squares. */
+ * stream, gathers of what the loss needs, `small_bytes` in all, and sums of what adapters need; in a step sums of
+ * gradients and of squares. */
 struct dtp_tensor_traffic {
-    uint64_t gathers, sums, small_gathers, small_bytes;
+    uint64_t gathers, sums, small_gathers, small_bytes, small_sums, small_sum_bytes;
     uint64_t reductions, reduced_bytes;
     /* In which each gather and each sum of the stream's rows comes: as many collectives. 0: one. */
     uint64_t chunks;

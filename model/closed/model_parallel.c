@@ -92,6 +92,9 @@ static void add_own_tensor(const struct job *j, struct stages *s)
         s->own_gathers_s += (double)own->small_gathers *
                             dtp_collective_time(&gather, (double)own->small_bytes / (double)own->small_gathers);
     s->own_sums_s = (double)own->sums * dtp_collective_time(&scatter, sent);
+    if (own->small_sums)
+        s->own_sums_s += (double)own->small_sums *
+                         dtp_collective_time(&scatter, (double)own->small_sum_bytes / (double)own->small_sums);
     if (own->reductions)
         s->own_reductions_s = (double)own->reductions *
                               dtp_collective_time(&reduce, (double)own->reduced_bytes / (double)own->reductions);
@@ -289,9 +292,10 @@ static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stag
     const struct dtp_execution execution = dtp_plan_execution(j->plan);
     const struct dtp_time_parts *once = &j->parts;
     const double m = j->micro_steps, layers = (double)j->slice.transformer.layers;
-    double collectives = s->calls.layer_s > 0 ? 0 /* which has them */
-                                              : (double)(s->tensor_count * (j->plan->sequence_parallel ? 2 : 1) +
-                                                         s->own.gathers + s->own.small_gathers + s->own.sums);
+    double collectives = s->calls.layer_s > 0
+                             ? 0 /* which has them */
+                             : (double)(s->tensor_count * (j->plan->sequence_parallel ? 2 : 1) + s->own.gathers +
+                                        s->own.small_gathers + s->own.sums + s->own.small_sums);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) /* of context parallel ranks */
         collectives += (double)communication->context[i].count / m;
     const double collectives_s = collectives * dtp_cluster_collective_launch_s(j->cluster, &execution);
@@ -439,12 +443,12 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
         uint64_t rows = dtp_bytes_product(dtp_divide_up(j->stream_bytes, j->plan->tp), j->plan->tp - 1) /
                         (s->own.chunks ? s->own.chunks : 1);
         uint64_t gathers = dtp_bytes_product(m, dtp_bytes_product(s->own.gathers, rows) + s->own.small_bytes);
-        uint64_t sums = dtp_bytes_product(m, dtp_bytes_product(s->own.sums, rows));
+        uint64_t sums = dtp_bytes_product(m, dtp_bytes_product(s->own.sums, rows) + s->own.small_sum_bytes);
         c->bytes[DTP_ALL_GATHER] += gathers;
         c->bytes[DTP_REDUCE_SCATTER] += sums;
         c->bytes[DTP_ALL_REDUCE] += s->own.reduced_bytes;
         c->count[DTP_ALL_GATHER] += m * (s->own.gathers + s->own.small_gathers);
-        c->count[DTP_REDUCE_SCATTER] += m * s->own.sums;
+        c->count[DTP_REDUCE_SCATTER] += m * (s->own.sums + s->own.small_sums);
         c->count[DTP_ALL_REDUCE] += s->own.reductions;
         tensor = gathers + sums + s->own.reduced_bytes;
     } else if (j->plan->sequence_parallel) {

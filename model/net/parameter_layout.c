@@ -208,7 +208,11 @@ enum dtp_parameter_way dtp_parameter_cut_way_of(enum dtp_parameter which)
     case DTP_PARAMETER_HEAD:
     case DTP_PARAMETER_QKV:
     case DTP_PARAMETER_SHARED_UP:
-    case DTP_PARAMETER_UP: return DTP_PARAMETER_CUT_ROWS;
+    case DTP_PARAMETER_UP:
+    case DTP_PARAMETER_QKV_ADAPTER_B:
+    case DTP_PARAMETER_UP_ADAPTER_B: return DTP_PARAMETER_CUT_ROWS;
+    case DTP_PARAMETER_OUTPUT_ADAPTER_A:
+    case DTP_PARAMETER_DOWN_ADAPTER_A:
     case DTP_PARAMETER_OUTPUT:
     case DTP_PARAMETER_SHARED_DOWN:
     case DTP_PARAMETER_DOWN:

@@ -32,7 +32,7 @@
     X(context_pieces)                                                                                                  \
     X(expert_ranks)                                                                                                    \
     X(expert_modules)                                                                                                  \
-    X(packed_modules)
+    X(adapter_modules)
 
 /* By enum dtp_space, enum dtp_attention and enum dtp_memory_kernel. */
 #define DTP_SPACE_WORDS                                                                                                \

@@ -100,9 +100,33 @@ static void test_sequences(void **state)
     remove_all(folder("one"));
 }
 
+/* Ranks that divide matrices divide one half of each adapter. */
+static void test_matrices(void **state)
+{
+    static const char *const choices[] = {"lora=8 lora_alpha=16 ",
+                                          "lora=8 lora_targets=q+v checkpointing=every-2 ",
+                                          "lora=8 lora_targets=k+o+down checkpointing=full ",
+                                          "lora=16 lora_targets=up checkpointing=selective-attention ",
+                                          "lora=8 lora_targets=o+up parallel_block=one_norm ",
+                                          "lora=8 norm_place=after qk_norm=true "};
+    (void)state;
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
+        char model[400];
+        struct run_result one;
+        snprintf(model, sizeof model, CONTEXT "%s", choices[i]);
+        train_words(model, "gpus=1", "one", &one);
+        learns_as_one(model, "gpus=2 tp=2", &one, "one", false);
+        learns_as_one(model, "gpus=4 tp=4", &one, "one", false);
+        learns_as_one(model, "gpus=4 tp=2 pp=2 schedule=1f1b", &one, "one", false);
+        learns_as_one(model, "gpus=4 tp=2 accumulate=2", &one, "one", false);
+        learns_as_one(model, "gpus=4 tp=2 cp=2", &one, "one", false);
+    }
+    remove_all(folder("one"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_stages), cmocka_unit_test(test_checkpoints),
-                                       cmocka_unit_test(test_sequences)};
+                                       cmocka_unit_test(test_sequences), cmocka_unit_test(test_matrices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -148,6 +148,24 @@ static inline void random_executor_shared_adapters(struct random_job *job, int t
     }
 }
 
+/* The same on ranks that divide matrices. */
+static inline void random_executor_cut_adapters(struct random_job *job, int turn)
+{
+    const uint32_t tp = turn % 3 ? 2 : 4;
+    for (;;) {
+        random_executor_adapted_job(job);
+        struct dtp_transformer *t = &job->transformer;
+        struct dtp_plan plan = job->asked;
+        t->heads *= tp, t->kv_heads *= tp, t->ffn *= tp, t->qk_norm_wide = false;
+        job->cluster = test_cluster(test_h200(), tp << turn % 2, 8);
+        plan.tp = tp, plan.sequence_parallel = true;
+        plan.adapters.base = DTP_BASE_NONE;
+        plan.optimizer = DTP_ADAMW_FUSED, plan.executor.cuda_graph = false;
+        if (random_executor_takes(job, &plan))
+            return;
+    }
+}
+
 /* Ranks that divide the experts, where what the plan asks for is run with them. */
 static inline void random_divided_experts(struct random_job *job, struct dtp_plan *plan)
 {

@@ -407,6 +407,18 @@ static void test_shared_adapters_arena(void **state)
     check_arenas(random_executor_shared_adapters, 80, 6);
 }
 
+static void test_cut_adapters_arena(void **state)
+{
+    (void)state;
+    check_arenas(random_executor_cut_adapters, 80, 6);
+}
+
+static void test_cut_adapters(void **state)
+{
+    (void)state;
+    check_slices(random_executor_cut_adapters);
+}
+
 static void test_shared_adapters(void **state)
 {
     (void)state;
@@ -476,6 +488,8 @@ int main(void)
                                        cmocka_unit_test(test_adapted_work_and_traffic),
                                        cmocka_unit_test(test_shared_adapters_arena),
                                        cmocka_unit_test(test_shared_adapters),
+                                       cmocka_unit_test(test_cut_adapters_arena),
+                                       cmocka_unit_test(test_cut_adapters),
                                        cmocka_unit_test(test_latent_arena),
                                        cmocka_unit_test(test_cut_experts_arena),
                                        cmocka_unit_test(test_cut_experts),

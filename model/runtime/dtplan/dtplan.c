@@ -276,6 +276,13 @@ static void check_adapters(struct dtp_resolver *r)
         dtp_plan_refuse(r, "base", "%s is not run under runtime dtplan yet; use nf4 or none",
                         dtp_base_text(p->adapters.base));
     check_packed(r);
+    if (p->tp > 1 && p->adapters.base != DTP_BASE_NONE)
+        dtp_plan_refuse(r, "base",
+                        "%s of matrices that tensor parallel ranks divide is not run under runtime dtplan yet; "
+                        "use pp, or base none",
+                        dtp_base_text(p->adapters.base));
+    if (p->tp > 1 && p->tp_overlap)
+        dtp_plan_refuse(r, "tp_overlap", "with adapters (lora) is not run under runtime dtplan yet; leave it out");
     if (dtp_plan_shard_ranks(r->cluster, p) > 1)
         dtp_plan_refuse(r, "strategy",
                         "%s shards what is small beside frozen weights, which rest whole under runtime dtplan; use ddp",
@@ -490,7 +497,7 @@ const struct dtp_runtime dtp_runtime_dtplan = {
     .keeps_root = true,
     .hooked = 1u << DTP_DDP | 1u << DTP_HYBRID_SHARD,
     .adapters = true,
-    .adapters_under = {.pp = true, .cp = true},
+    .adapters_under = {.tp = true, .pp = true, .cp = true},
     .fused_kernels = true,
     .own_kernels = true,
     .optimizer_shapes = 1u << DTP_STATE_MATRICES,

@@ -67,3 +67,30 @@ void dtp_executor_adapter_module(const struct dtp_transformer *transformer, cons
                                                    dtp_executor_adapter_out(&adapters[i])};
     dtp_parameter_adapter_module(beside, plan->adapters.rank, shard_group, out);
 }
+
+void dtp_executor_cut_adapters(const struct dtp_transformer *whole, const struct dtp_transformer *slice,
+                               const struct dtp_plan *plan, struct dtp_parameter_module *out)
+{
+    struct dtp_executor_adapter adapters[DTP_PARAMETER_ADAPTERS];
+    struct dtp_parameter_module model;
+    dtp_executor_adapters_of(slice, plan, adapters);
+    dtp_executor_adapter_module(whole, plan, 1, &model);
+    for (int i = 0; i < 2 * DTP_PARAMETER_ADAPTERS; i++) {
+        const enum dtp_parameter which = (enum dtp_parameter)(DTP_PARAMETER_QKV_ADAPTER_A + i);
+        const struct dtp_parameter_tensor *of = &model.tensor[which];
+        struct dtp_parameter_tensor *tensor = &out->tensor[which];
+        const enum dtp_parameter_way way = dtp_parameter_cut_way_of(which);
+        const bool rows = way == DTP_PARAMETER_CUT_ROWS; /* of B: those of each linear */
+        if (!tensor->exists)
+            continue;
+        tensor->deviation = of->deviation;
+        tensor->cut = (struct dtp_parameter_cut){.way = way,
+                                                 .parts = rows ? (uint32_t)adapters[i / 2].parts : 1,
+                                                 .first_part = rows ? adapters[i / 2].part[0].out
+                                                               : way == DTP_PARAMETER_CUT_COLUMNS ? tensor->columns
+                                                                                                  : of->columns,
+                                                 .whole_rows = of->rows,
+                                                 .whole_columns = of->columns,
+                                                 .whole_saved_offset_elements = of->saved_offset_elements};
+    }
+}

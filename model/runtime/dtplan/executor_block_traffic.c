@@ -30,6 +30,7 @@ bool dtp_executor_adds_gradient(const struct dtp_executor_block *block, int op)
     bool stream = bit_of(block->op[op].input) & STREAM, adds = stream && block->op[op].gathers;
     for (int i = op + 1; i < block->count; i++)
         adds |= block->op[i].matrix && block->op[i].input == block->op[op].input;
+    adds |= op > 0 && block->op[op - 1].half == DTP_EXECUTOR_A; /* which has made it */
     return adds && block->op[op].gathers;
 }
 
@@ -179,7 +180,8 @@ struct dtp_executor_traffic dtp_executor_backward_traffic(const struct dtp_execu
                    : (struct dtp_executor_traffic){0, DTP_EXECUTOR_ATTENTION_BACKWARD_LAUNCHES};
     case DTP_OP_MATMUL:
         if (dtp_executor_adds_gradient(block, (int)(op - block->op)))
-            return (struct dtp_executor_traffic){dtp_executor_added_bytes(block), 3};
+            return (struct dtp_executor_traffic){dtp_executor_added_bytes(block),
+                                                 (uint32_t)dtp_executor_products(block, op) + 1};
         return (struct dtp_executor_traffic){0, (uint32_t)dtp_executor_products(block, op) * launches_of(op)};
     case DTP_OP_GROUPED_MATMUL: return (struct dtp_executor_traffic){0, (uint32_t)dtp_executor_products(block, op)};
     case DTP_OP_ROUTER:

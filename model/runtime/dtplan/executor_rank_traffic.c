@@ -54,14 +54,38 @@ static void count_reductions(const struct dtp_executor_counted *s, int i, uint64
     }
 }
 
+/* One layer's backward where adapters alone are trained: no rows are gathered for gradients of frozen weights. */
+static void count_adapted(const struct dtp_executor_counted *s, const struct dtp_executor_block *block, uint64_t layers,
+                          struct dtp_tensor_traffic *out)
+{
+    for (int i = 0; i < block->count; i++) {
+        const struct dtp_executor_operator *op = &block->op[i];
+        const bool adapter = i + 1 < block->count && op[1].half == DTP_EXECUTOR_B && op->half != DTP_EXECUTOR_A;
+        out->sums += op->gathers && op->passes ? layers : 0;
+        out->gathers += op->sums && (op->passes || adapter) ? layers : 0;
+        if (!op->gathers || !adapter)
+            continue;
+        const uint64_t bytes =
+            dtp_bytes_product((uint64_t)s->tokens, dtp_executor_low_width(op[1].adapter)) * block->element_bytes;
+        out->small_sums += layers;
+        out->small_sum_bytes += dtp_bytes_product(layers, dtp_traffic_ring(bytes, s->rules.tensor_ranks));
+    }
+}
+
 /* Of a kind of layers; returns modules whose partial sums of squares are added up by these ranks. */
 static uint64_t count_kind(const struct dtp_executor_counted *s, struct dtp_tensor_traffic *once,
                            struct dtp_tensor_traffic *out)
 {
     const bool apart = s->layout[3].elements && s->rules.shard_ranks == 1; /* those who divide experts add these up */
     const uint64_t layers = (uint64_t)s->layers;
+    const uint64_t first = s->adapted && s->first_checkpointed ? 1 : 0; /* which may run fewer operators again */
     count_rows(s, ~0u, layers, once);
-    count_rows(s, s->again, (uint64_t)s->checkpointed, out);
+    count_rows(s, s->again, (uint64_t)s->checkpointed - first, out);
+    count_rows(s, s->first_again, first, out);
+    if (s->adapted) {
+        count_adapted(s, &s->block, layers - 1, out);
+        count_adapted(s, &s->first, 1, out);
+    }
     for (int i = 0; i < 3; i++)
         count_reductions(s, i, i == 1 ? layers : (uint64_t)s->ends, out);
     return (uint64_t)(s->modules - (apart ? s->layers : 0));
@@ -82,8 +106,9 @@ void dtp_executor_tensor_traffic(const struct dtp_slice *slice, struct dtp_tenso
         dtp_executor_counted_of(t, &slice->cluster, &slice->plan, &alike[kind + 1], &s[kind]);
         modules += count_kind(&s[kind], &once, out);
     }
-    out->gathers += 2 * once.gathers + once.sums + 2;
-    out->sums += once.sums + once.gathers + 2;
+    const bool frozen = s->adapted; /* also the embedding, which has no backward */
+    out->gathers += once.gathers + (frozen ? 1 : once.gathers + once.sums + 2);
+    out->sums += once.sums + (frozen ? 0 : once.gathers) + 2;
     struct dtp_executor_kinds of = {.count = kinds};
     for (int kind = 0; kind < kinds; kind++)
         of.block[kind] = &s[kind].block, of.layers[kind] = alike[kind + 1].count;

@@ -36,12 +36,17 @@ static double matrix_elements(const struct dtp_executor_counted *s, uint32_t ope
     return elements;
 }
 
-/* The same of all products of a block's backward. */
+/* The same of all products of a block's backward; an adapter's A that read gathered rows is multiplied by a rank's own.
+ */
 static double backward_elements(const struct dtp_executor_block *block)
 {
     double elements = 0;
-    for (int i = 0; i < block->count; i++)
-        elements += dtp_executor_products(block, &block->op[i]) * dtp_executor_multiplied(block, &block->op[i]);
+    for (int i = 0; i < block->count; i++) {
+        const struct dtp_executor_operator *op = &block->op[i];
+        const bool own = op->half == DTP_EXECUTOR_A && op[1].gathers;
+        elements += (own ? (double)block->stream_tokens / (double)block->tokens : 1) *
+                    dtp_executor_products(block, op) * dtp_executor_multiplied(block, op);
+    }
     return elements;
 }
 

@@ -99,7 +99,7 @@ static void derive(struct dtp_executor *x, struct dtp_lowering *l)
     x->scattered = x->exchanged = x->narrow = x->packed_parts = x->factor_workspace = x->partials = x->tables =
         DTP_NO_BUFFER;
     x->expert_group = x->same_experts_group = x->expert_copies_group = DTP_NO_INDEX;
-    x->starts_down = DTP_NO_OP, x->heard = DTP_NO_BUFFER;
+    x->starts_down = DTP_NO_OP, x->heard = x->rows = x->rows_gradient = DTP_NO_BUFFER;
     x->shard_group = x->gather_group = x->exchange_group = x->replica_group = DTP_NO_INDEX;
     l->layer = DTP_NO_LAYER;
     l->tensor_bytes[DTP_TENSOR_INPUT] = dtp_executor_tensor_bytes(x->shape, DTP_TENSOR_INPUT);

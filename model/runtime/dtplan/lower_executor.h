@@ -138,7 +138,8 @@
  *                            the rows that came. all_to_all with ROUTES (on the host): INPUT [T k, h] -> RESULT
  *                            [room, h], SAVED -> STATISTICS, fp32, one of each row; of the form returned the other way.
  *                            Modules from execution.expert_modules on are their experts
- *   packed weights           modules from execution.packed_modules on, the model's block i as i + that many
+ *   packed weights           modules from 2 n - 2 on, the model's block i as i + that many, n as in
+ *                            execution.adapter_modules
  *   send, recv               INPUT; RESULT: both ends of a transfer between roles (program_set.h)
  *   SHIFT                    INPUT -> RESULT: to the next rank of the group, from the one before
  *

@@ -1,6 +1,14 @@
 /* Adapters, forward and backward. The scale is a factor of low = s x A^T and of its gradient s g B; so the gradients of
- * B (g^T low), of A (low's gradient by x) and of x have it in them. */
-#include "runtime/dtplan/lower_executor_state.h"
+ * B (g^T low), of A (low's gradient by x) and of x have it in them.
+ *
+ * Tensor parallel ranks divide what touches a matrix' own divided side: of a matrix that reads gathered rows B by rows,
+ * of one whose results are summed A by columns; the other half each has whole. Nothing more is sent forward. Of rows
+ * that were gathered each rank makes low of all; and B of a rank's part of low makes terms of the matrix' own sum, for
+ * B is linear. Backward the former's gradient of low is a sum over ranks, of which each gets its own rows: T r numbers
+ * a matrix in place of the T h of x gathered once more; A is then multiplied by these alone. The latter reads the
+ * gathered gradient that the matrix reads. Halves that ranks have whole have gradients that are terms, summed once a
+ * step as those of norms are. */
+#include "runtime/dtplan/lower_executor_tensor.h"
 
 #include "base/bytes.h"
 
@@ -82,7 +90,8 @@ bool dtp_executor_adapter_leads(const struct dtp_executor *x, int projection)
     const struct dtp_executor_operator *op = &x->shape->op[projection], *behind = op + 1;
     return op->kind == DTP_OP_MATMUL && op->half != DTP_EXECUTOR_A && op->half != DTP_EXECUTOR_B &&
            projection + 1 < x->shape->count && behind->half == DTP_EXECUTOR_B && op->addend == DTP_EXECUTOR_NONE &&
-           op->aux == DTP_EXECUTOR_NONE && dtp_executor_adapter_out(behind->adapter) == op->matrix->out;
+           op->aux == DTP_EXECUTOR_NONE && !op->gathers && !op->sums &&
+           dtp_executor_adapter_out(behind->adapter) == op->matrix->out;
 }
 
 void dtp_executor_adapter_forward(struct dtp_executor *x, uint64_t layer, const struct dtp_executor_operator *op,
@@ -151,7 +160,7 @@ dtp_buffer_id dtp_executor_adapter_b_backward(struct dtp_executor *x, uint64_t l
         b_gradient(&at, gradient, low_rows, adds);
         low_gradient(&at, gradient, frees, &made);
     }
-    return made;
+    return op[-1].gathers ? dtp_executor_scatter_low(x, made, dtp_executor_low_width(op->adapter)) : made;
 }
 
 /* [ranks, in] (+)= low's gradient[T, ranks]^T x[T, in]; x's gradient (+)= low's gradient A. */
@@ -161,13 +170,14 @@ void dtp_executor_adapter_a_backward(struct dtp_executor *x, uint64_t layer, con
 {
     const struct dtp_executor_adapter *adapter = op->adapter;
     struct dtp_executor_module *module = dtp_executor_adapters(x, layer);
-    uint64_t width = dtp_executor_low_width(adapter);
+    const uint64_t width = dtp_executor_low_width(adapter),
+                   rows = op[1].gathers ? x->rules.stream_tokens : x->rules.tokens;
     struct dtp_draft draft;
     dtp_executor_begin(x, &draft, DTP_OP_MATMUL, "adapter A gradient");
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, low_rows, DTP_READ | (input_gradient ? 0 : DTP_FREE), 0);
     dtp_draft_role(&draft, DTP_ROLE_INPUT, input, DTP_READ | (input_goes ? DTP_FREE : 0), 0);
     dtp_executor_gradient(&draft, DTP_ROLE_WEIGHT_GRADIENT, module, op->weight);
-    dtp_executor_matmul(x, &draft, width, adapter->in, x->rules.tokens);
+    dtp_executor_matmul(x, &draft, width, adapter->in, rows);
     dtp_executor_end(x, &draft);
     if (!input_gradient)
         return;
@@ -175,11 +185,10 @@ void dtp_executor_adapter_a_backward(struct dtp_executor *x, uint64_t layer, con
     dtp_draft_role(&draft, DTP_ROLE_GRADIENT, low_rows, DTP_READ | DTP_FREE, 0);
     dtp_executor_weight(x, &draft, DTP_ROLE_WEIGHT, module, op->weight);
     if (input_gradient->index == DTP_NO_INDEX)
-        *input_gradient =
-            dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, op->matrix->input_gradient_name, DTP_OWNER_WORKSPACE,
-                             x->rules.tokens * op->matrix->in * x->element_bytes, DTP_WRITE);
+        *input_gradient = dtp_executor_new(x, &draft, DTP_ROLE_INPUT_GRADIENT, op->matrix->input_gradient_name,
+                                           DTP_OWNER_WORKSPACE, rows * op->matrix->in * x->element_bytes, DTP_WRITE);
     else
         dtp_draft_role(&draft, DTP_ROLE_INPUT_GRADIENT, *input_gradient, DTP_UPDATE, 0);
-    dtp_executor_matmul(x, &draft, x->rules.tokens, adapter->in, width);
+    dtp_executor_matmul(x, &draft, rows, adapter->in, width);
     dtp_executor_end(x, &draft);
 }

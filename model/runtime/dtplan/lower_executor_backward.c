@@ -368,9 +368,13 @@ static void adapter_backward(const struct place *at)
     const struct dtp_executor_operator *op = at->op;
     dtp_buffer_id input = tensor(x, at->layer, op->input);
     if (op->half == DTP_EXECUTOR_B) {
-        const struct dtp_executor_operator *frozen = op - 1;
-        x->gradients[op->input] = dtp_executor_adapter_b_backward(x, at->layer, op, result_gradient(at),
-                                                                  !frozen->passes && !adds_to_stream(op), input);
+        const bool sums = op[-1].sums, last = !op[-1].passes && (sums || !adds_to_stream(op));
+        if (sums)
+            x->rows_gradient =
+                gathered_gradient(&(struct place){x, at->layer, at->index - 1, op - 1}, false, DTP_NO_BUFFER);
+        x->gradients[op->input] = dtp_executor_adapter_b_backward(
+            x, at->layer, op, sums ? x->rows_gradient : result_gradient(at), last, input);
+        x->rows_gradient = last ? DTP_NO_BUFFER : x->rows_gradient;
         return;
     }
     if (input.index == DTP_NO_INDEX) {
@@ -381,15 +385,25 @@ static void adapter_backward(const struct place *at)
                                     op->passes ? input_gradient_of(at) : NULL);
 }
 
+/* Of a frozen matrix the input's gradient alone, of what an adapter beside it has gathered already. */
+static void frozen_backward(const struct place *at)
+{
+    struct dtp_executor *x = at->x;
+    const bool there = x->rows_gradient.index != DTP_NO_INDEX;
+    dtp_buffer_id gradient = there ? x->rows_gradient : gathered_gradient(at, false, DTP_NO_BUFFER);
+    x->rows_gradient = DTP_NO_BUFFER;
+    if (!at->op->gathers)
+        input_gradient(at, gradient, goes(at), DTP_NO_BUFFER);
+    else
+        dtp_executor_gathered_input_gradient(x, at->layer, at->index, gradient, last_read(x, gradient),
+                                             input_gradient_of(at));
+}
+
 /* The weight gradient comes first, so that what it reads goes before the input's gradient comes. A frozen weight has
  * none. */
 static void projection_backward(const struct place *at)
 {
     struct dtp_executor *x = at->x;
-    if (x->shape->adapted) {
-        input_gradient(at, result_gradient(at), !adds_to_stream(at->op), DTP_NO_BUFFER);
-        return;
-    }
     int input = at->op->input, maker = dtp_executor_maker(x->shape, input);
     bool missing = tensor(x, at->layer, input).index == DTP_NO_INDEX;
     if (missing && input == DTP_TENSOR_PRODUCT) {
@@ -522,6 +536,8 @@ static void operator_backward(const struct place *at)
             adapter_backward(at);
         else if (at->x->shape->fp8)
             fp8_projection_backward(at);
+        else if (at->x->shape->adapted)
+            frozen_backward(at);
         else
             projection_backward(at);
         break;

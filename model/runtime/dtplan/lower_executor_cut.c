@@ -48,14 +48,31 @@ static void cut_product(const struct dtp_executor_pass *pass, int index, uint32_
     dtp_executor_end(x, &draft);
 }
 
+/* What B makes of this rank's part of low, where operator `index` is one. */
+static void add_adapter(const struct dtp_executor_pass *pass, int index, dtp_buffer_id terms)
+{
+    const struct dtp_executor_block *shape = pass->x->shape;
+    if (index >= shape->count || shape->op[index].half != DTP_EXECUTOR_B)
+        return;
+    const struct dtp_executor_operator *op = &shape->op[index];
+    dtp_buffer_id *low = tensor_of(pass, op->input);
+    const bool goes = !is_wanted(pass, index, op->input);
+    dtp_executor_adapter_forward(pass->x, pass->layer, op, *low, goes ? DTP_FREE : 0, &terms, false);
+    if (goes)
+        *low = DTP_NO_BUFFER;
+}
+
 void dtp_executor_cut_projection(const struct dtp_executor_pass *pass, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
     dtp_buffer_id gathered = DTP_NO_BUFFER, terms = DTP_NO_BUFFER;
     dtp_op_id by[DTP_EXECUTOR_TENSOR_CHUNKS], sum = DTP_NO_OP;
-    if (op->gathers)
+    if (x->rows.index != DTP_NO_INDEX) /* for its adapter */
+        gathered = x->rows, by[0] = DTP_NO_OP;
+    else if (op->gathers)
         gathered = dtp_executor_gather_chunks(x, op->name, *tensor_of(pass, op->input), by);
+    x->rows = DTP_NO_BUFFER;
     for (uint32_t chunk = 0; chunk < x->rules.tensor_chunks; chunk++) {
         struct dtp_draft draft;
         if (op->gathers)
@@ -63,6 +80,7 @@ void dtp_executor_cut_projection(const struct dtp_executor_pass *pass, int index
         cut_product(pass, index, chunk, gathered, &terms);
         if (!op->sums)
             continue;
+        add_adapter(pass, index + 1, terms);
         dtp_executor_begin_sum(x, &draft, op->name, terms, chunk);
         make_chunk(pass, &draft, DTP_ROLE_RESULT, index, op->result, chunk, x->rules.tensor_chunks);
         sum = dtp_executor_end_sum(x, &draft, chunk);

@@ -67,12 +67,29 @@ static void fp8_projection(const struct dtp_executor_pass *pass, struct dtp_draf
     make(pass, draft, DTP_ROLE_RESULT, index, op->result);
 }
 
+/* Rows that were gathered for an adapter, and stay for the projection behind it if that runs. */
+static void take_rows(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
+{
+    struct dtp_executor *x = pass->x;
+    dtp_buffer_id *own = tensor_of(pass, x->shape->op[index].input);
+    const bool stay = pass->runs & UINT32_C(1) << (index + 1);
+    dtp_draft_role(draft, DTP_ROLE_INPUT, x->rows, DTP_READ | (stay ? 0 : DTP_FREE), 0);
+    x->rows = stay ? x->rows : DTP_NO_BUFFER;
+    if (is_wanted(pass, index, x->shape->op[index].input))
+        return;
+    dtp_draft_use(draft, *own, DTP_FREE);
+    *own = DTP_NO_BUFFER;
+}
+
 /* low = x A^T, of all adapters beside a packed matrix. */
 static void adapter_a(const struct dtp_executor_pass *pass, struct dtp_draft *draft, int index)
 {
     struct dtp_executor *x = pass->x;
     const struct dtp_executor_operator *op = &x->shape->op[index];
-    take(pass, draft, DTP_ROLE_INPUT, index, op->input);
+    if (op[1].gathers)
+        take_rows(pass, draft, index);
+    else
+        take(pass, draft, DTP_ROLE_INPUT, index, op->input);
     dtp_executor_weight(x, draft, DTP_ROLE_WEIGHT, dtp_executor_adapters(x, pass->layer), op->weight);
     dtp_executor_matmul(x, draft, x->rules.tokens, dtp_executor_low_width(op->adapter), op->adapter->in);
     draft->op.demand.scale = dtp_executor_adapter_scale(x);
@@ -377,12 +394,14 @@ static void run_operator(const struct dtp_executor_pass *pass, int index)
     if (dtp_executor_turns_on_the_way(x->shape, op))
         return;
     if (op->half == DTP_EXECUTOR_B) {
-        if (!leads(pass, index - 1))
+        if (!leads(pass, index - 1) && !op[-1].sums) /* whose terms it has added to */
             adapter_b(pass, index, false);
         return;
     }
     if (leads(pass, index))
         adapter_b(pass, index + 1, true);
+    if (op->half == DTP_EXECUTOR_A && op[1].gathers)
+        x->rows = dtp_executor_gather_rows(x, op[1].name, *tensor_of(pass, op->input));
     dtp_buffer_id narrow = before_operator(pass, index);
     if (op->gathers || op->sums) {
         dtp_executor_cut_projection(pass, index);

@@ -73,6 +73,8 @@ void dtp_executor_derive_layouts(struct dtp_executor *x)
         dtp_parameter_cut_module(l->model, l->tp, module, block);
     }
     dtp_executor_adapter_module(x->t, x->plan, shards, &x->adapters);
+    if (dtp_executor_is_cut(x))
+        dtp_executor_cut_adapters(l->model, x->t, x->plan, &x->adapters);
     if (x->shape->packed && x->t->layers)
         dtp_parameter_split_packed(&x->block[DTP_LAYER_DENSE], shards, &x->block[DTP_LAYER_DENSE], &x->packed);
     if (dtp_executor_divides_experts(x))

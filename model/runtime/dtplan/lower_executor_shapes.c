@@ -161,8 +161,8 @@ void dtp_executor_describe(struct dtp_executor *x)
         execution.expert_ranks = x->plan->ep;
         execution.expert_modules = (uint32_t)x->model_layers + 2;
     }
-    if (x->packed_count)
-        execution.packed_modules = (uint32_t)packed;
+    if (x->adapter_count)
+        execution.adapter_modules = (uint32_t)x->model_layers + 2;
     dtp_program_set_execution(x->l->program, &execution);
     add_tensors(x, &x->embedding, 0, 1);
     for (uint32_t i = 0; i < x->l->role.chunk_count; i++)

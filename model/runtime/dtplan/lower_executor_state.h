@@ -89,8 +89,9 @@ struct dtp_executor {
     dtp_buffer_id *batch; /* [batch_count]: two that take turns, or in a pipeline one for each micro-batch */
     uint32_t batch_count;
     dtp_buffer_id host_batch, scalars, host_scalars, host_results, tables, partials, workspace;
-    dtp_buffer_id gradient_workspace; /* of the stream of weight gradients */
-    dtp_buffer_id stream_input;       /* the residual stream where the next module begins */
+    dtp_buffer_id gradient_workspace;  /* of the stream of weight gradients */
+    dtp_buffer_id rows, rows_gradient; /* gathered for an adapter, and for the projection beside it */
+    dtp_buffer_id stream_input;        /* the residual stream where the next module begins */
     dtp_buffer_id final_norm, final_statistics;
     dtp_buffer_id embedded, embedded_statistics; /* what the embedding's norm read, where there is one */
     dtp_buffer_id gradient;                      /* of the residual stream */

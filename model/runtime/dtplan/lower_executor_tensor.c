@@ -144,6 +144,18 @@ dtp_buffer_id dtp_executor_scatter_sum(struct dtp_executor *x, const char *name,
     return sum.buffer;
 }
 
+dtp_buffer_id dtp_executor_scatter_low(struct dtp_executor *x, dtp_buffer_id terms, uint64_t width)
+{
+    const uint64_t bytes = dtp_bytes_product(x->rules.tokens, width * x->element_bytes);
+    struct dtp_draft draft;
+    dtp_draft_begin(x->l, &draft, DTP_OP_REDUCE_SCATTER, "gradient of x A");
+    dtp_draft_role(&draft, DTP_ROLE_INPUT, terms, DTP_READ, 0);
+    const dtp_buffer_id sum = dtp_executor_new(x, &draft, DTP_ROLE_RESULT, "gradient of x A", DTP_OWNER_WORKSPACE,
+                                               bytes / x->rules.tensor_ranks, DTP_WRITE);
+    dtp_executor_scattered(x, issue(x, &draft, dtp_lower_ring(bytes, x->rules.tensor_ranks)), terms);
+    return sum;
+}
+
 void dtp_executor_add_rows(struct dtp_executor *x, const char *name, dtp_buffer_id values, uint32_t access,
                            dtp_buffer_id total)
 {
@@ -274,7 +286,11 @@ static bool is_summed(enum dtp_parameter which)
     case DTP_PARAMETER_ROUTER:
     case DTP_PARAMETER_ROUTER_BIAS:
     case DTP_PARAMETER_SHARED_WEIGHT:
-    case DTP_PARAMETER_SHARED_WEIGHT_BIAS: return true;
+    case DTP_PARAMETER_SHARED_WEIGHT_BIAS:
+    case DTP_PARAMETER_QKV_ADAPTER_A:
+    case DTP_PARAMETER_OUTPUT_ADAPTER_B:
+    case DTP_PARAMETER_UP_ADAPTER_A:
+    case DTP_PARAMETER_DOWN_ADAPTER_B: return true;
     default: return false;
     }
 }

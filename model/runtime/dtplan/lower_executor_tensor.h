@@ -26,6 +26,8 @@ void dtp_executor_scattered(struct dtp_executor *x, dtp_op_id by, dtp_buffer_id 
 /* All of the sum into a fresh buffer. */
 dtp_buffer_id dtp_executor_scatter_sum(struct dtp_executor *x, const char *name, dtp_buffer_id terms,
                                        const char *result, enum dtp_owner owner);
+/* The same of what adapters beside a matrix make of rows, `width` columns of them. */
+dtp_buffer_id dtp_executor_scatter_low(struct dtp_executor *x, dtp_buffer_id terms, uint64_t width);
 /* total += values, both this rank's rows; `access` of the values besides that they are read. */
 void dtp_executor_add_rows(struct dtp_executor *x, const char *name, dtp_buffer_id values, uint32_t access,
                            dtp_buffer_id total);
