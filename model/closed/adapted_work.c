@@ -222,7 +222,7 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
                        double *backward)
 {
     double w = dtp_plan_compute_bytes(plan), dropped = plan->adapters.dropout > 0 ? 2 * w + 1 : 0;
-    bool fused = dtp_plan_fuses(plan);
+    bool fused = plan->compile;
     if (dtp_plan_recasts_adapters(plan)) /* lower_recast_adapters.c */
         dropped = 2 * (w + 4) + (dropped > 0 ? 2 * 4 + 1 : 0);
     for (int m = 0; m < kind->matrices; m++) {
@@ -267,6 +267,10 @@ double dtp_adapted_traffic_bytes(const struct dtp_transformer *transformer, cons
     bool sums = plan->accumulate > 1 && !dtp_plan_fetches_modules(plan); /* those reduce in each, into the partition */
     if (dtp_plan_widens_ends(plan))                                      /* of the head's weight a cast */
         bytes += (double)(transformer->vocab * transformer->hidden) * (4 + dtp_plan_compute_bytes(plan));
+    if (plan->runtime->gradients_in_matmul) { /* which add to the sum of the buffer, whatever the micro-step */
+        double r = dtp_dtype_bytes(plan->precision.reduce);
+        return trained * (2 * r - dtp_plan_compute_bytes(plan) + (reduces ? 2 * r : 0));
+    }
     double adds = sums ? 3 * a : 0, copies = reduces ? 2 * a : 0;
     if (dtp_plan_mixes_ends(plan))
         trained -= (double)dtp_plan_trained_ends(transformer, plan) *

@@ -57,7 +57,7 @@ static void count_layers(struct dtp_job_layers *layers, const struct dtp_transfo
         count_kind(layers, &experts, DTP_LAYER_EXPERTS, cluster, plan);
         dtp_units_count(t, cluster, plan, &layers->mixed);
     }
-    layers->shapes = plan->runtime->gradients_in_matmul ? shapes_of(layers, t) : 0;
+    layers->shapes = plan->runtime->gradients_in_matmul && !dtp_plan_adapts(plan) ? shapes_of(layers, t) : 0;
     if (dtp_plan_adapts(plan))
         dtp_units_trained(dtp_job_units(layers), plan, &layers->trained);
 }

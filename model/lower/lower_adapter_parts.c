@@ -55,7 +55,8 @@ void dtp_lower_count_bytes(const struct dtp_lowering *l, struct dtp_lower_module
     for (int part = 0; part < module->parts; part++) {
         uint64_t elements = module->elements[part], shard = module->shard[part];
         bool adapter = module != &l->root && part > l->matrices;
-        uint64_t rest = adapter ? l->bytes.grads : l->bytes.params; /* an adapter's gradients are as it is */
+        bool own = adapter && !l->plan->runtime->adapters_as_weights;
+        uint64_t rest = own ? l->bytes.grads : l->bytes.params; /* an adapter's gradients are as it is */
         bool root = module == &l->root, vectors = part == (root ? DTP_ROOT_VECTORS : l->matrices);
         if (dtp_plan_widens_norms(l->plan) && (vectors || (root && dtp_plan_widens_ends(l->plan))))
             rest = 4;

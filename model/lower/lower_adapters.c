@@ -220,7 +220,7 @@ static void add_to_result(const struct pass *pass, int index, dtp_buffer_id wide
     uint64_t bytes = l->tensor_bytes[matrix->result];
     dtp_buffer_id *result = &pass->module->tensor[matrix->result];
     struct dtp_draft draft;
-    if (l->fused) {
+    if (l->compiled) {
         bool later = adds_later(pass, matrix), kept = !later && pass->save & UINT64_C(1) << matrix->result;
         dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "adapter");
         dtp_draft_use(&draft, *result, DTP_UPDATE);
@@ -346,7 +346,7 @@ static dtp_buffer_id scale(const struct dtp_block_backward *b, int index, dtp_bu
     b->module->wide[index] = DTP_NO_BUFFER;
     dtp_buffer_id scaled = dtp_backward_workspace(l, &draft, "scaled gradient",
                                                   dtp_backward_called_bytes(l, matrix->expert, bytes), DTP_WRITE);
-    dtp_draft_memory(l, &draft, (l->fused ? 1 : 2) * (double)bytes, calls_of(l, matrix));
+    dtp_draft_memory(l, &draft, (l->compiled ? 1 : 2) * (double)bytes, calls_of(l, matrix));
     dtp_draft_end(l, &draft);
     return scaled;
 }
@@ -394,7 +394,7 @@ static dtp_buffer_id back_through_b(const struct dtp_block_backward *b, int inde
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter B gradient");
     dtp_draft_use(&draft, scaled, DTP_READ);
     dtp_draft_use(&draft, b->module->low[index], DTP_READ | DTP_FREE);
-    dtp_lower_gradient_result(l, &draft, part, l->bytes.grads);
+    dtp_lower_gradient_result(l, &draft, part, l->plan->runtime->gradients_in_matmul ? l->compute : l->bytes.grads);
     b->module->low[index] = DTP_NO_BUFFER;
     sum_rows(l, &draft, matrix, matrix->out, matrix->rank);
     dtp_draft_end(l, &draft);
@@ -490,7 +490,7 @@ static void let_go(const struct dtp_block_backward *b, int index, dtp_buffer_id 
 uint64_t dtp_backward_terms_bytes(const struct dtp_lowering *l, const struct dtp_layer_activation *at)
 {
     uint64_t bytes = 0;
-    for (int i = 0; i < l->matrices && l->adapts; i++) {
+    for (int i = 0; i < l->matrices && l->adapts && l->compiled; i++) {
         const struct dtp_layer_matrix *matrix = &l->matrix[i];
         bool made = matrix->result == at->gate || matrix->result == at->up;
         if (matrix->rank && (made || l->tensors.input[i] == at->product))

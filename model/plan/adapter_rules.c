@@ -25,6 +25,10 @@ void dtp_plan_derive_adapters(struct dtp_resolver *r)
     enum dtp_dtype narrow = d->compute == DTP_TF32 ? DTP_FP32 : d->compute;
     if (a->dtype != DTP_FP32)
         a->dtype = narrow;
+    if (p->runtime->adapters_as_weights) {
+        d->autocast = false;
+        return;
+    }
     const bool mixed = dtp_dtype_bytes(d->params) > dtp_dtype_bytes(narrow);
     d->autocast = dtp_plan_casts_to_adapters(p) && (d->autocast || mixed);
     if (mixed) {
@@ -45,11 +49,12 @@ static void check_fused(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     const uint32_t targets = p->adapters.targets, qkv = targets & DTP_TARGETS_QKV, up = targets & DTP_TARGETS_UP;
-    bool modelled = p->runtime->inputs_require_grad && !p->compile && !p->adapters.dora && !p->adapters.prepare_kbit;
+    bool knows = p->runtime->inputs_require_grad || p->runtime->adapters_as_weights;
+    bool modelled = knows && !p->compile && !p->adapters.dora && !p->adapters.prepare_kbit;
     if ((p->fused_qkv || p->fused_gate_up) && !modelled)
         dtp_plan_refuse(r, p->fused_qkv ? "fused_qkv" : "fused_gate_up",
-                        "with adapters (lora) is modelled under runtime peft alone, without dora and prepare_kbit: "
-                        "elsewhere each projection has its own; leave it out");
+                        "with adapters (lora) is modelled under runtimes peft and megatron, without dora and "
+                        "prepare_kbit: elsewhere each projection has its own; leave it out");
     else if (p->fused_qkv && qkv && qkv != DTP_TARGETS_QKV)
         dtp_plan_refuse(r, "lora_targets", "names a part of the one linear of q, k and v (fused_qkv); name all of it");
     else if (p->fused_gate_up && up && up != DTP_TARGETS_UP)

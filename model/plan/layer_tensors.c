@@ -432,7 +432,7 @@ static void cut_first(struct dtp_layer_tensors *out, const struct dtp_plan *plan
 {
     uint64_t needed = 0;
     out->saved_first = out->saved;
-    out->cut = out->kind.adapted && !plan->adapters.train_ends && !dtp_plan_layers(plan)->inputs_require_grad;
+    out->cut = out->kind.adapted && !plan->adapters.train_ends && !dtp_plan_inputs_require_grad(plan);
     if (!out->cut)
         return;
     for (int i = 0; i < out->operators; i++) {

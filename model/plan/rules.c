@@ -279,10 +279,18 @@ void dtp_element_bytes_count(const struct dtp_plan *plan, struct dtp_element_byt
     out->block_bytes = row->scales * (uint64_t)dtp_dtype_bytes(DTP_FP32);
     out->gathered = plan->precision.fp8_all_gather ? 1 : out->compute;
     out->reduce = wire_bytes(plan, out->grads);
+    if (plan->runtime->adapters_as_weights)
+        return;
     if (dtp_plan_adapts(plan)) /* adapters alone have them */
         out->grads = out->reduce = dtp_dtype_bytes(plan->adapters.dtype);
     if (dtp_plan_adapts(plan) && plan->runtime->stores_compute_dtype && out->grads > out->compute)
         out->master = out->grads, out->optimizer = out->moments + out->master;
+}
+
+bool dtp_plan_inputs_require_grad(const struct dtp_plan *plan)
+{
+    return dtp_plan_layers(plan)->inputs_require_grad ||
+           (plan->runtime->adapters_as_weights && plan->checkpointing == DTP_CHECKPOINT_FULL);
 }
 
 uint64_t dtp_plan_ends_gradient_bytes(const struct dtp_plan *plan)

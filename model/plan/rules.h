@@ -21,6 +21,11 @@ static inline bool dtp_plan_fuses(const struct dtp_plan *plan)
     return plan->compile | plan->runtime->fused_kernels | plan->deepspeed.megatron_layers;
 }
 
+/* What the first layer reads has a gradient though adapters alone are trained: always, or where all of it is
+ * checkpointed, whose backward autograd would not call otherwise (maybe_enable_recompute_inputs_grad of
+ * Megatron-Bridge's peft/recompute.py). */
+bool dtp_plan_inputs_require_grad(const struct dtp_plan *plan);
+
 /* Bytes of one activation or compute weight; fp8 recipes keep activations in bf16. */
 static inline unsigned dtp_plan_compute_bytes(const struct dtp_plan *plan)
 {

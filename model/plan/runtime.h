@@ -70,6 +70,9 @@ struct dtp_runtime {
     struct {
         bool tp, pp, cp;
     } adapters_under;          /* degrees of parallelism above 1 that it knows them beside */
+    bool adapters_as_weights;  /* they are parameters like others: in the recipe's dtypes with its master, divided among
+                                  tensor parallel ranks, one beside each linear as the model has them, fused too
+                                  (ParallelLinearAdapter of Megatron-Bridge's peft/utils.py) */
     bool magnitudes;           /* and DoRA's magnitudes */
     bool inputs_require_grad;  /* what the first layer reads has a gradient though nothing below is trained
                                   (enable_input_require_grads of Transformers) */

@@ -113,4 +113,28 @@ static inline bool random_peft_deepspeed(struct random_job *job)
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }
 
+/* And under Megatron-Bridge, one beside a fused linear; of one stage that tensor parallel ranks do not divide. */
+static inline bool random_megatron_adapters(struct random_job *job)
+{
+    struct dtp_plan plan = job->asked;
+    struct dtp_adapter_choice *a = &plan.adapters;
+    plan.runtime = &dtp_runtime_megatron;
+    plan.strategy = random_bool() ? DTP_DDP : DTP_ZERO1;
+    plan.shard_group = plan.reshard_group = 0, plan.tp = plan.pp = plan.cp = plan.virtual_stages = 1;
+    plan.compile = plan.fsdp1 = plan.tp_overlap = plan.post_validation = false;
+    plan.offload = DTP_OFFLOAD_NONE, plan.comm_hook = DTP_COMM_HOOK_NONE, plan.megatron.recompute = 0;
+    plan.optimizer = DTP_ADAMW_FUSED, plan.checkpoint_every = 0;
+    plan.checkpointing = random_bool()   ? DTP_CHECKPOINT_NONE
+                         : random_bool() ? DTP_CHECKPOINT_FULL
+                                         : DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    if (plan.precision.compute == DTP_FP8)
+        dtp_precision_recipe("bf16-mixed", &plan.precision);
+    *a = (struct dtp_adapter_choice){.rank = 1u << random_below(7), .dtype = DTP_BF16};
+    a->targets = (random_bool() ? DTP_TARGETS_QKV : 0) | (random_bool() ? 1u << DTP_TARGET_OUTPUT : 0) |
+                 (random_bool() ? DTP_TARGETS_UP : 0) | (random_bool() ? 1u << DTP_TARGET_DOWN : 0);
+    a->dropout = random_below(4) ? 0 : 0.1;
+    job->plan = plan;
+    return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
+}
+
 #endif

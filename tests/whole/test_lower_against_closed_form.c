@@ -313,7 +313,7 @@ static void check_adapted_flops(const struct random_job *job, const struct dtp_p
     double head = (double)(t->vocab * t->hidden) * (a->train_ends ? 6 : 4);
     double norms = 0, again = a->dora && a->dropout > 0 ? 2 : 0;
     struct projection projection[PROJECTIONS];
-    bool all = a->train_ends || dtp_plan_layers(p)->inputs_require_grad, found = all;
+    bool all = a->train_ends || dtp_plan_inputs_require_grad(p), found = all;
     for (int i = 0; i < projections_of(t, projection); i++) {
         double once = 0, adapters = 0, into = 0;
         if (i == 2 && t->parallel_block) /* the MLP reads what the layer reads */
@@ -412,6 +412,27 @@ static void test_random_peft(void **state)
     assert_true(chained > DRAWN_JOBS / 10 && adapted > DRAWN_JOBS / 4 && engines > DRAWN_JOBS / 40);
 }
 
+/* Megatron-Bridge's, beside fused linears. */
+static void test_random_megatron_adapters(void **state)
+{
+    (void)state;
+    random_seed();
+    int below = 0, dropped = 0;
+    for (int plans = 0; plans < DRAWN_JOBS;) {
+        struct random_job job;
+        struct dtp_program *program;
+        assert_true(random_job(&job));
+        if (!random_megatron_adapters(&job) ||
+            dtp_lower(&job.transformer, &job.cluster, &job.plan, 0, &program, NULL) != DTP_OK)
+            continue;
+        check_program(&job, program);
+        dtp_program_destroy(program);
+        plans++;
+        below += !(job.plan.adapters.targets & DTP_TARGETS_QKV), dropped += job.plan.adapters.dropout > 0;
+    }
+    assert_true(draws_reach(below, DRAWN_JOBS, 4) && draws_reach(dropped, DRAWN_JOBS, 8));
+}
+
 /* Layers with experts beside layers without. */
 static void test_mixed(void **state)
 {
@@ -491,6 +512,7 @@ int main(void)
                                        cmocka_unit_test(test_expert_parameters),
                                        cmocka_unit_test(test_random_adapters),
                                        cmocka_unit_test(test_random_peft),
+                                       cmocka_unit_test(test_random_megatron_adapters),
                                        cmocka_unit_test(test_random_plans),
                                        cmocka_unit_test(test_random_deepspeed_offload),
                                        cmocka_unit_test(test_random_zeropp)};

@@ -35,7 +35,7 @@ static void traffic(struct dtp_traffic *job)
     uint64_t gpus = job->cluster->gpus, per_rank = 1000000 * gpus;
     uint64_t bucket = per_rank > MEGATRON_BUCKET ? per_rank : MEGATRON_BUCKET;
     bool sharded = job->plan->strategy == DTP_ZERO2; /* the whole model is one chunk */
-    uint64_t experts = u->expert_layers * u->expert_elements, dense = u->total - experts;
+    uint64_t experts = u->expert_layers * u->expert_elements, dense = u->trained - experts;
     uint64_t count = dtp_divide_up(dense, bucket), collectives = sharded ? 1 : count;
     uint64_t reductions = job->reductions;
     uint64_t sent = dtp_traffic_ring(dense * job->bytes.reduce, gpus);

@@ -60,9 +60,9 @@ static uint64_t model_elements(const struct dtp_lowering *l)
 {
     uint64_t elements = 0;
     if (!l->transformer->experts)
-        return l->transformer->layers * l->kind[DTP_LAYER_DENSE].block.all_elements + l->root.all_elements;
+        return l->transformer->layers * l->kind[DTP_LAYER_DENSE].block.trained_elements + l->root.trained_elements;
     for (uint64_t module = 0; module <= l->transformer->layers; module++)
-        elements += dtp_lower_module_at(l, module)->all_elements;
+        elements += dtp_lower_module_at(l, module)->trained_elements;
     return elements;
 }
 
@@ -126,6 +126,8 @@ static uint64_t kept_bytes(const struct dtp_lowering *l, const struct part *part
 
 static uint64_t params_bytes(const struct dtp_lowering *l)
 {
+    if (l->adapts)
+        return l->bytes.params * model_elements(l);
     const struct part dense = part_of(l, false), experts = part_of(l, true);
     return kept_bytes(l, &dense) + kept_bytes(l, &experts);
 }
@@ -161,6 +163,13 @@ static struct dtp_module_state *whole(const struct dtp_lowering *l)
     return &l->state[l->transformer->layers];
 }
 
+/* Of the root, which has no adapters, the place that names the buffer of all. */
+#define ADAPTERS (DTP_MAX_PARTS - 1)
+static dtp_buffer_id trained_params(const struct dtp_lowering *l)
+{
+    return l->adapts ? whole(l)->whole[ADAPTERS] : whole(l)->params;
+}
+
 /* Autograd wants a gradient of each weight though matmuls have added theirs to the buffer: Transformer Engine hands out
  * one tensor of each shape, with nothing in it, for good (pytorch/module/base.py, get_dummy_wgrad). */
 static bool had_before(const struct dtp_layer_matrix *const *before, int count, const struct dtp_layer_matrix *matrix)
@@ -173,6 +182,8 @@ static bool had_before(const struct dtp_layer_matrix *const *before, int count, 
 
 static void make_dummy_gradients(struct dtp_lowering *l)
 {
+    if (l->adapts) /* frozen ones have none, and adapters are Megatron's own linears */
+        return;
     const struct dtp_layer_matrix *before[DTP_LAYER_MLPS * DTP_LAYER_MATRICES];
     uint64_t with = expert_layers(l), layers[DTP_LAYER_MLPS] = {l->transformer->layers - with, with};
     int count = 0;
@@ -192,11 +203,32 @@ static void make_dummy_gradients(struct dtp_lowering *l)
                      l->transformer->ahead_layers ? l->compute * projection.out * projection.in : 0, true);
 }
 
+/* What is trained lies in DDP's buffers; what is frozen has no place there (requires_grad of
+ * distributed_data_parallel.py). */
+static uint64_t frozen_bytes(const struct dtp_lowering *l)
+{
+    uint64_t bytes = l->root.all_bytes;
+    for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
+        bytes += dtp_lower_module_at(l, layer)->all_bytes;
+    return bytes - params_bytes(l);
+}
+
+static void make_adapters(struct dtp_lowering *l)
+{
+    dtp_buffer_id adapters =
+        dtp_lower_buffer(l, "adapters", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, params_bytes(l), true);
+    whole(l)->whole[ADAPTERS] = adapters;
+    for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
+        for (int part = l->matrices + 1; part < l->block.parts; part++)
+            l->state[layer].whole[part] = adapters;
+}
+
 static enum dtp_status make(struct dtp_lowering *l)
 {
     uint64_t total = model_elements(l), ranks = l->plan->shard_group;
     struct dtp_module_state *all = whole(l);
-    all->params = dtp_lower_buffer(l, "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, params_bytes(l), true);
+    all->params = dtp_lower_buffer(l, l->adapts ? "frozen params" : "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE,
+                                   l->adapts ? frozen_bytes(l) : params_bytes(l), true);
     all->gradient_buffer =
         dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
                          l->bytes.grads * (keeps_shards(l) ? dtp_divide_up(total, ranks) : total), true);
@@ -207,6 +239,8 @@ static enum dtp_status make(struct dtp_lowering *l)
         l->state[layer].params = all->params;
         l->state[layer].gradient_buffer = all->gradient_buffer;
     }
+    if (l->adapts)
+        make_adapters(l);
     if (l->data_ranks == 1)
         return DTP_OK;
     struct buffered *made = l->own = calloc(1, sizeof *made);
@@ -260,7 +294,7 @@ static dtp_op_id collective(struct dtp_lowering *l, enum dtp_op_kind kind, uint6
         from -= dense, to -= dense;
     }
     if (gathers)
-        use_bytes(l, &draft, whole(l)->params, params_place(l, first), params_place(l, end));
+        use_bytes(l, &draft, trained_params(l), params_place(l, first), params_place(l, end));
     else
         use_bytes(l, &draft, whole(l)->gradient_buffer, first * l->bytes.reduce, end * l->bytes.reduce);
     dtp_draft_after(&draft, l->last_op[DTP_STREAM_COMPUTE]);
@@ -310,7 +344,7 @@ static uint64_t head_elements(const struct dtp_lowering *l)
 
 static uint64_t layer_first(const struct dtp_lowering *l, uint64_t layer)
 {
-    return head_elements(l) + (l->transformer->layers - 1 - layer) * l->block.all_elements;
+    return head_elements(l) + (l->transformer->layers - 1 - layer) * l->block.trained_elements;
 }
 
 static bool bucketed(const struct dtp_lowering *l, uint32_t chunk)
@@ -340,8 +374,8 @@ static enum dtp_status make_overlapped(struct dtp_lowering *l)
     for (uint32_t i = role->chunk_count; i > 0; i--) {
         const struct dtp_lower_chunk *chunk = &role->chunks[i - 1];
         uint64_t behind = chunk->first + chunk->layers;
-        uint64_t first = i == role->chunk_count ? 0 : layer_first(l, behind) + l->block.all_elements;
-        add_buckets(l, i - 1, first, i == 1 ? total : layer_first(l, chunk->first) + l->block.all_elements);
+        uint64_t first = i == role->chunk_count ? 0 : layer_first(l, behind) + l->block.trained_elements;
+        add_buckets(l, i - 1, first, i == 1 ? total : layer_first(l, chunk->first) + l->block.trained_elements);
     }
     return DTP_OK;
 }
@@ -353,9 +387,9 @@ static bool place_of(const struct dtp_lowering *l, const struct dtp_new_op *op, 
     *end = head_elements(l);
     if (l->layer != DTP_NO_LAYER) {
         *first = layer_first(l, l->layer);
-        *end = *first + l->block.all_elements;
+        *end = *first + l->block.trained_elements;
     } else if (op->kind == DTP_OP_EMBEDDING || op->kind == DTP_OP_EMBEDDING_BACKWARD || !head_elements(l)) {
-        *first = head_elements(l) + l->transformer->layers * l->block.all_elements;
+        *first = head_elements(l) + l->transformer->layers * l->block.trained_elements;
         *end = model_elements(l);
     }
     return l->layer != DTP_NO_LAYER || op->kind == DTP_OP_EMBEDDING || op->kind == DTP_OP_EMBEDDING_BACKWARD ||
@@ -364,7 +398,7 @@ static bool place_of(const struct dtp_lowering *l, const struct dtp_new_op *op, 
 
 static void narrow(const struct dtp_lowering *l, const struct dtp_new_op *op, struct dtp_operand *operand)
 {
-    bool weights = operand->buffer.index == whole(l)->params.index;
+    bool weights = operand->buffer.index == trained_params(l).index;
     uint64_t first, end;
     if (!weights && (keeps_shards(l) || operand->buffer.index != whole(l)->gradient_buffer.index))
         return;
@@ -392,7 +426,7 @@ static void reduce_finished(struct dtp_lowering *l, uint64_t end)
 static void after_backward(struct dtp_lowering *l)
 {
     if (l->layer != DTP_NO_LAYER && l->pass->kind == DTP_PASS_WHOLE_BACKWARD)
-        reduce_finished(l, layer_first(l, l->layer) + l->block.all_elements);
+        reduce_finished(l, layer_first(l, l->layer) + l->block.trained_elements);
 }
 
 static void end_backward_overlapped(struct dtp_lowering *l)
@@ -426,13 +460,13 @@ static void await_elements(struct dtp_lowering *l, uint64_t first, uint64_t end)
 static void before_forward(struct dtp_lowering *l)
 {
     if (l->layer != DTP_NO_LAYER)
-        await_elements(l, layer_first(l, l->layer), layer_first(l, l->layer) + l->block.all_elements);
+        await_elements(l, layer_first(l, l->layer), layer_first(l, l->layer) + l->block.trained_elements);
 }
 
 /* Of the root the head and the rest are wanted at the two ends. */
 static void fetch(struct dtp_lowering *l, int part)
 {
-    uint64_t rest = head_elements(l) + l->transformer->layers * l->block.all_elements;
+    uint64_t rest = head_elements(l) + l->transformer->layers * l->block.trained_elements;
     if (l->layer == DTP_NO_LAYER)
         await_elements(l, part == DTP_ROOT_HEAD ? 0 : rest,
                        part == DTP_ROOT_HEAD ? head_elements(l) : model_elements(l));
@@ -523,7 +557,7 @@ static void update(struct dtp_lowering *l)
 {
     sum_replicated(l);
     struct dtp_module_state *all = whole(l);
-    dtp_lower_update(l, all->params, all->moments, &all->gradient_buffer, 1, own_elements(l));
+    dtp_lower_update(l, trained_params(l), all->moments, &all->gradient_buffer, 1, own_elements(l));
 }
 
 static void step(struct dtp_lowering *l)

@@ -202,6 +202,33 @@ static void check_precision_aware(struct dtp_resolver *r)
         dtp_plan_refuse(r, key, "with lora is not modelled; leave one of them out");
 }
 
+/* Megatron-Bridge's LoRA (peft/lora.py): its adapters are linears of Megatron-Core in the model's dtype. */
+static void check_adapters(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const struct dtp_adapter_choice *a = &p->adapters;
+    if (!dtp_plan_adapts(p))
+        return;
+    if (a->base != DTP_BASE_NONE)
+        dtp_plan_refuse(r, "base", "%s is not what Megatron-Core's linears have; use none, or runtime peft",
+                        dtp_base_text(a->base));
+    if (dtp_dtype_bytes(a->dtype) > dtp_plan_compute_bytes(p))
+        dtp_plan_refuse(r, "lora_dtype",
+                        "fp32 is not what runtime megatron has, whose adapters are in the model's dtype; leave it out");
+    if (a->train_ends)
+        dtp_plan_refuse(r, "train_ends", "is not modelled under runtime megatron; leave it out");
+    if (r->transformer->experts)
+        dtp_plan_refuse(r, "lora", "with experts is not modelled under runtime megatron yet; use a model without");
+    if (p->strategy == DTP_ZERO2)
+        dtp_plan_refuse(r, "strategy", "zero2 with adapters (lora) is not modelled under runtime megatron; use zero1");
+    if (p->megatron.recompute)
+        dtp_plan_refuse(r, "recompute_modules", "with adapters (lora) is not modelled; use checkpointing full or none");
+    if (p->pp > 1 && (dtp_plan_splits_backward(p) || p->schedule == DTP_SCHEDULE_DUALPIPE))
+        dtp_plan_refuse(r, "schedule",
+                        "%s puts gradients of weights off, of which frozen ones have none; use 1f1b or interleaved",
+                        dtp_schedule_row(p->schedule)->word);
+}
+
 static void check(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
@@ -261,6 +288,7 @@ static void check(struct dtp_resolver *r)
     check_param_gather(r);
     check_precision_aware(r);
     check_experts(r);
+    check_adapters(r);
 }
 
 static bool check_offload(struct dtp_resolver *r)
@@ -312,6 +340,9 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .engine_experts = true,
     .experts = true,
     .expert_parallel = true,
+    .adapters = true,
+    .adapters_under = {.pp = true},
+    .adapters_as_weights = true,
     .weighs_rows = true,
     .loops_experts = true,
     .attention_sinks = true,
