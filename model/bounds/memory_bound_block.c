@@ -297,7 +297,7 @@ static void list_matrices(struct dtp_bound *b, const struct dtp_layer_kind *kind
     b->matrices[index] = kind->matrices;
     for (int i = 0; i < kind->matrices; i++) {
         const struct dtp_layer_matrix *m = &kind->matrix[i];
-        const uint64_t elements = m->groups * m->out * m->in, adapters = m->groups * m->rank * (m->out + m->in);
+        const uint64_t elements = m->groups * m->out * m->in, adapters = dtp_adapter_elements(m) - m->magnitudes;
         b->matrix[index][i] = (struct dtp_fetched_matrix){elements, kind->adapted ? adapters : elements,
                                                           m->rank * larger(m->in, m->out), stage_of(m->id)};
     }

@@ -59,7 +59,7 @@ static double replay_flops(const struct dtp_layer_tensors *tensors, const struct
             if (!makes(&tensors->op[i], matrix))
                 continue;
             if (kept) { /* x A^T alone */
-                flops += 2 * (double)(matrix->rank * matrix->in);
+                flops += 2 * (double)(matrix->a_rows * matrix->in);
                 continue;
             }
             flops += matrix_flops(kind, matrix) + adapter_flops(kind, matrix) + dropped_flops(kind, plan, matrix);
@@ -69,7 +69,7 @@ static double replay_flops(const struct dtp_layer_tensors *tensors, const struct
         tensors->saved & UINT64_C(1) << kind->matrix[last].result)
         return flops;
     const struct dtp_layer_matrix *matrix = &kind->matrix[last];
-    flops -= 2 * (double)(matrix->rank * matrix->out);
+    flops -= 2 * (double)(matrix->rank * matrix->b_rows);
     return plan->compile ? flops - matrix_flops(kind, matrix) : flops;
 }
 
@@ -91,8 +91,8 @@ static void count_below(const struct dtp_layer_tensors *tensors, const struct dt
                 continue;
             const double whole = matrix_flops(&tensors->kind, matrix), rows = rows_of(&tensors->kind, matrix);
             out->unneeded_flops +=
-                dropped_flops(&tensors->kind, plan, matrix) + whole + 2 * rows * (double)(matrix->rank * matrix->in);
-            out->first_again_flops += kept ? whole + 2 * rows * (double)(matrix->rank * matrix->out) : 0;
+                dropped_flops(&tensors->kind, plan, matrix) + whole + 2 * rows * (double)(matrix->a_rows * matrix->in);
+            out->first_again_flops += kept ? whole + 2 * rows * (double)(matrix->rank * matrix->b_rows) : 0;
         }
     }
 }
@@ -136,6 +136,8 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
         if (matrix->rank) {
             const bool wide = dtp_plan_widens_adapters(plan), packed = plan->adapters.base != DTP_BASE_NONE;
             const double cast = dtp_plan_recasts_adapters(plan) ? 1 : 0; /* x there and back, and each factor */
+            const double copies = plan->adapter_ranks > 1 ? 1 : 0;       /* lower_divided_adapters.c */
+            out->forward_kernels += copies, out->backward_kernels += copies;
             out->forward_kernels += calls * ((plan->compile ? 3 : 4) + (dtp_plan_defends_results(plan) ? 1 : 0) +
                                              (wide ? 2 : 0) + 4 * cast);
             out->backward_kernels += calls * ((plan->compile ? 5 : 6) + (wide ? packed ? 2 : 3 : 0) + 4 * cast);
@@ -216,6 +218,17 @@ static void count_prepared(const struct dtp_plan *plan, const struct dtp_layer_m
     *backward += (n + w + dropped + 3 * w) * in + (3 * n + w) * out;
 }
 
+/* Copies of lower_divided_adapters.c; returns columns of a token's result that are scaled and added. */
+static double count_divided(const struct dtp_plan *plan, const struct dtp_layer_matrix *matrix, double *forward,
+                            double *backward)
+{
+    const bool by_rows = matrix->id == DTP_MATRIX_OUTPUT || matrix->id == DTP_MATRIX_DOWN;
+    double w = dtp_plan_compute_bytes(plan), out = (double)matrix->out;
+    *forward += 2 * w * (by_rows ? out : (double)matrix->rank);
+    *backward += 2 * w * (double)(by_rows ? matrix->b_rows : matrix->a_rows);
+    return by_rows ? out / plan->sequence_shards : out;
+}
+
 /* Eager: s wide 2, a sum 3, and 2 of a copy before it (dtp_plan_defends_results); backward s g 2, and the two gradients
  * of what both read 3. Fused: one tensor more is read and written; backward one written. */
 void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, double *forward,
@@ -243,9 +256,49 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
             *backward += w * (14 * out + 3 * in + 3 * (plan->adapters.dropout > 0 ? in : out)) + dropped * in;
             continue;
         }
+        if (plan->adapter_ranks > 1)
+            out = count_divided(plan, matrix, forward, backward);
         *forward += (fused ? 2 : dtp_plan_defends_results(plan) ? 7 : 5) * w * out + dropped * in;
         *backward += (fused ? w * out : w * (2 * out + 3 * in)) + dropped * in;
     }
+}
+
+/* Of so many bytes of all `ranks`. */
+static void exchange(struct dtp_adapter_exchanges *out, enum dtp_collective collective, uint64_t times, uint64_t bytes,
+                     uint64_t ranks)
+{
+    const uint64_t ring = dtp_divide_up(bytes, ranks) * (ranks - 1);
+    out->count[collective] += times;
+    out->bytes[collective] += times * (collective == DTP_ALL_REDUCE ? 2 : 1) * ring;
+}
+
+struct dtp_adapter_exchanges dtp_adapter_exchanges_of(const struct dtp_transformer *slice, const struct dtp_plan *plan)
+{
+    struct dtp_adapter_exchanges out = {{0}, {0}};
+    const bool spreads = plan->sequence_shards > 1, whole = !spreads || plan->tp_overlap;
+    const uint64_t layers = slice->layers, ranks = plan->adapter_ranks, c = dtp_plan_compute_bytes(plan),
+                   tokens = dtp_plan_tokens(plan),
+                   forwards = plan->checkpointing == DTP_CHECKPOINT_FULL ? 2 * layers : layers;
+    struct dtp_layer_kind kind;
+    dtp_layer_kind_of(slice, dtp_layer_mlp_of(slice), plan->fused_qkv, plan->fused_gate_up, &kind);
+    dtp_plan_adapt_kind(plan, &kind);
+    for (int i = 0; i < kind.matrices; i++) {
+        const struct dtp_layer_matrix *m = &kind.matrix[i];
+        const bool by_rows = m->id == DTP_MATRIX_OUTPUT || m->id == DTP_MATRIX_DOWN;
+        const uint64_t low = dtp_bytes_product(tokens, c * m->rank), result = dtp_bytes_product(tokens, c * m->out),
+                       input = dtp_bytes_product(tokens, c * m->in);
+        if (!m->rank)
+            continue;
+        exchange(&out, by_rows ? DTP_ALL_REDUCE : DTP_ALL_GATHER, forwards, low, ranks);
+        exchange(&out, DTP_ALL_REDUCE, layers, low, ranks);
+        if (by_rows) {
+            exchange(&out, DTP_ALL_GATHER, forwards + (spreads ? layers : 0), result, ranks);
+        } else if (whole) {
+            exchange(&out, DTP_ALL_GATHER, spreads ? forwards : 0, input, ranks);
+            exchange(&out, spreads ? DTP_REDUCE_SCATTER : DTP_ALL_REDUCE, layers, input, ranks);
+        }
+    }
+    return out;
 }
 
 double dtp_adapted_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer)

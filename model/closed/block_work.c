@@ -45,6 +45,8 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
                                                      .copies = groups,
                                                      .rows = rows,
                                                      .rank = matrix->folded ? 0 : (double)matrix->rank,
+                                                     .a_rows = (double)matrix->a_rows,
+                                                     .b_rows = (double)matrix->b_rows,
                                                      .folded = matrix->folded ? (double)matrix->rank : 0,
                                                      .magnitudes = matrix->magnitudes > 0,
                                                      .frozen = matrix->frozen && !matrix->folded,

@@ -23,6 +23,7 @@ struct dtp_weight_matmul {
     bool wide;      /* in 16 bits under every recipe of fewer */
     enum dtp_fp8_operand gathered; /* of tensor parallel ranks' rows; DTP_FP8_OPERAND_COUNT: none */
     double rank;                   /* of the adapter beside it */
+    double a_rows, b_rows;         /* of its A and B, those that the rank has */
     double folded;                 /* of one that is added to it before it multiplies (lower_folded.c) */
     bool magnitudes;               /* with DoRA's */
     bool frozen;                   /* it has no gradient */

@@ -44,13 +44,14 @@ static double adapter_s(const struct dtp_timing *c, const struct dtp_weight_matm
     if (m->rank <= 0)
         return 0;
     if (!backward)
-        return typed_s(c, m, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, m->rank, m->k) +
-               typed_s(c, m, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, m->n, m->rank) + magnitudes_s(c, m, rows, false);
+        return typed_s(c, m, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, m->a_rows, m->k) +
+               typed_s(c, m, DTP_MEASURED_MATMUL_FORWARD, dtype, rows, m->b_rows, m->rank) +
+               magnitudes_s(c, m, rows, false);
     return magnitudes_s(c, m, rows, true) +
-           typed_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, m->n, m->rank, rows) +
-           typed_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, m->rank, m->n) +
-           typed_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, m->rank, m->k, rows) +
-           typed_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, m->k, m->rank);
+           typed_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, m->b_rows, m->rank, rows) +
+           typed_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, m->rank, m->b_rows) +
+           typed_s(c, m, DTP_MEASURED_MATMUL_WEIGHT_GRADIENT, dtype, m->a_rows, m->k, rows) +
+           typed_s(c, m, DTP_MEASURED_MATMUL_INPUT_GRADIENT, dtype, rows, m->k, m->a_rows);
 }
 
 /* W + B A, made twice; of its gradient those of B and A. All experts' are one product. */

@@ -1,6 +1,7 @@
 /* Traffic and time of a slice among the others; the slice itself: model_parallel_slice.c. */
 #include "closed/model_parallel.h"
 
+#include "closed/adapted_work.h"
 #include "closed/pipeline_time.h"
 #include "closed/stage_launches.h"
 #include "closed/activations.h"
@@ -34,6 +35,8 @@ struct stages {
     struct dtp_tensor_calls calls;
     uint64_t joined_bytes, joined_count; /* of a step: gradients of a table that two stages have */
     double joined_s;
+    struct dtp_adapter_exchanges adapters; /* of a micro-step: what adapters exchange besides, and its seconds */
+    double adapters_s[DTP_COLLECTIVE_COUNT];
     struct dtp_tensor_traffic own;                      /* as the runtime counts it; all 0: as above */
     double own_gathers_s, own_sums_s, own_reductions_s; /* of it: in a micro-step, in a step */
 };
@@ -165,6 +168,21 @@ static struct exchanged ahead_exchanged(const struct job *j, const struct exchan
                               (2 + 1 + 1) * j->slice.transformer.ahead_layers};
 }
 
+/* Nothing hides what adapters exchange. */
+static void add_adapters(const struct job *j, struct stages *s)
+{
+    struct dtp_group group = tensor_group(j);
+    if (!dtp_plan_divides_adapters(j->plan))
+        return;
+    s->adapters = dtp_adapter_exchanges_of(&j->slice.transformer, &j->slice.plan);
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        const struct dtp_collective_cost cost = dtp_collective_cost(j->cluster, &group, (enum dtp_collective)i);
+        const double count = (double)s->adapters.count[i];
+        s->adapters_s[i] = count > 0 ? count * dtp_collective_time(&cost, (double)s->adapters.bytes[i] / count) : 0;
+        s->tensor_exposed_s += s->adapters_s[i];
+    }
+}
+
 /* Two pairs (or all-reduces) a layer forward and two backward; full recomputation repeats the forward ones. The
  * embedding and the head add one each at the ends. */
 static void add_tensor(const struct job *j, struct stages *s)
@@ -195,6 +213,7 @@ static void add_tensor(const struct job *j, struct stages *s)
         s->tensor_count++, s->tensor_bytes += (uint64_t)sent, s->tensor_s += dtp_collective_time(&gather, sent);
     }
     s->tensor_exposed_s = share * s->tensor_s;
+    add_adapters(j, s);
 }
 
 static bool shares_node(const struct job *j, uint32_t apart)
@@ -353,6 +372,10 @@ static void fill_exchanges(const struct job *j, const struct stages *s, double e
     t->communication_s += m * (s->tensor_s + s->boundary_s + s->gathered_s) + s->joined_s;
     t->collective_s[DTP_SEND_RECV] += m * s->boundary_s + s->joined_s;
     t->collective_s[DTP_ALL_GATHER] += m * s->gathered_s;
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        t->collective_s[i] += m * s->adapters_s[i];
+        t->communication_s += m * s->adapters_s[i];
+    }
     if (j->plan->tp > 1 && j->plan->runtime->closed->tensor_traffic) {
         t->collective_s[DTP_ALL_GATHER] += m * s->own_gathers_s;
         t->collective_s[DTP_REDUCE_SCATTER] += m * s->own_sums_s;
@@ -459,6 +482,12 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
     } else {
         c->bytes[DTP_ALL_REDUCE] += tensor;
         c->count[DTP_ALL_REDUCE] += m * s->tensor_count;
+    }
+    for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
+        const uint64_t bytes = dtp_bytes_product(m, s->adapters.bytes[i]);
+        c->bytes[i] += bytes;
+        c->count[i] += m * s->adapters.count[i];
+        tensor += bytes;
     }
     c->bytes[DTP_SEND_RECV] += boundary + s->joined_bytes;
     c->count[DTP_SEND_RECV] += (boundary ? m * 2 * j->plan->virtual_stages : 0) + s->joined_count;

@@ -87,11 +87,12 @@ static uint64_t chunk_layers(const struct dtp_plan *plan, uint64_t every, uint64
 
 /* Ranks with rows of the stream gather what their matrices read. Who does not gather that again for backward keeps it
  * whole (lower_forward.c, gather_input), a slice's program, which is of one rank, its own rows. */
-static void keep_gathered(uint32_t ranks, struct dtp_layer_tensors *tensors)
+static void keep_gathered(uint32_t ranks, bool all, struct dtp_layer_tensors *tensors)
 {
     uint64_t gathered = 0;
     for (int i = 0; i < tensors->kind.matrices; i++)
-        if (!tensors->kind.matrix[i].own_rows && dtp_layer_lies_between_matmuls(tensors->input[i]))
+        if ((all || tensors->kind.matrix[i].rank) && !tensors->kind.matrix[i].own_rows &&
+            dtp_layer_lies_between_matmuls(tensors->input[i]))
             gathered |= UINT64_C(1) << tensors->input[i];
     for (; gathered; gathered &= gathered - 1)
         tensors->bytes[dtp_layer_first(gathered)] *= ranks;
@@ -195,10 +196,11 @@ static struct kept kept_of(const struct dtp_slice *s, const struct dtp_plan *pla
     const struct dtp_activations own = activations_of(s, &tensors, layer_cast);
     struct dtp_activations a = own;
     const uint32_t shards = s->plan.sequence_shards;
-    if (shards > 1 && !plan->runtime->gathers_again) {
-        keep_gathered(shards, &tensors);
+    const bool again = plan->runtime->gathers_again;
+    if (shards > 1 && (!again || dtp_plan_divides_adapters(plan))) {
+        keep_gathered(shards, !again, &tensors); /* of adapters what they read */
         a = activations_of(s, &tensors, layer_cast);
-        a.head += dtp_plan_compute_bytes(plan) * (s->transformer.hidden - s->transformer.hidden / shards);
+        a.head += again ? 0 : dtp_plan_compute_bytes(plan) * (s->transformer.hidden - s->transformer.hidden / shards);
     }
     const double layers_of_slice = (double)s->transformer.layers,
                  slice = layers_of_slice * mean_kept(&a, 0, s->transformer.layers);

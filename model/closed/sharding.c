@@ -119,8 +119,8 @@ static void count_adapters(const struct dtp_plan *plan, const struct dtp_layer_k
         out->layer_scales += matrix->groups * dtp_plan_scale_bytes(plan, matrix->out, matrix->in);
         if (!matrix->rank)
             continue;
-        add_tensors(adapters, matrix->groups, matrix->rank, matrix->in);
-        add_tensors(adapters, matrix->groups, matrix->out, matrix->rank);
+        add_tensors(adapters, matrix->groups, matrix->a_rows, matrix->in);
+        add_tensors(adapters, matrix->groups, matrix->b_rows, matrix->rank);
         add_tensors(adapters, matrix->magnitudes ? 1 : 0, matrix->magnitudes, 1);
     }
     for (int i = dtp_layer_list_vectors(block, vectors); i > 0; i--)

@@ -50,6 +50,16 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
  * through, or added to that of the result. */
 dtp_buffer_id dtp_backward_magnitudes(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient,
                                       bool wanted);
+/* lower_divided_adapters.c: columns of the result's gradient that a rank's B made; of x A^T the sum over ranks of it,
+ * and its own columns; the gradients of an adapter's input and of its linear's as one, summed over ranks. */
+dtp_buffer_id dtp_backward_cut_scaled(const struct dtp_block_backward *b, int matrix, dtp_buffer_id scaled);
+dtp_buffer_id dtp_backward_sum_low(const struct dtp_block_backward *b, int matrix, dtp_buffer_id low);
+dtp_buffer_id dtp_backward_sum_adapted(const struct dtp_block_backward *b, int matrix, dtp_buffer_id adapter,
+                                       dtp_buffer_id linear);
+/* Of a matrix cut by rows, whose result's rows are each rank's: all of the gradient, which goes with its last matmul;
+ * behind that `*beside` is to be awaited. */
+dtp_buffer_id dtp_backward_gather_result(const struct dtp_block_backward *b, int matrix, dtp_buffer_id gradient,
+                                         dtp_op_id *beside);
 /* lower_recast_adapters.c: of a gradient through an adapter the casts, with dropout's between. */
 void dtp_backward_recast(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient);
 dtp_buffer_id dtp_backward_dropped_linear(const struct dtp_block_backward *b, int index, dtp_buffer_id input);

@@ -120,6 +120,10 @@ bool dtp_adapter_keeps(const struct pass *pass);
 /* Adds an adapter's result to that of its matrix, which stands. `alone`: x A^T is all that is made again, for backward
  * reads nothing behind it. */
 void dtp_forward_adapter(const struct pass *pass, int matrix, bool alone);
+/* lower_divided_adapters.c: what an adapter reads, whole; x A^T, and what B made of it, of all ranks. */
+void dtp_forward_gather_adapter_input(const struct pass *pass, int matrix);
+dtp_buffer_id dtp_forward_whole_low(const struct pass *pass, int matrix, dtp_buffer_id low);
+dtp_buffer_id dtp_forward_whole_adapted(const struct pass *pass, int matrix, dtp_buffer_id wide);
 /* lower_magnitudes.c: DoRA's part of an adapted linear. `keeps`: what its backward reads stays. */
 void dtp_forward_magnitudes(const struct pass *pass, int matrix, dtp_buffer_id wide, bool keeps);
 void dtp_lower_clear_adapters(struct dtp_flight_module *module);

@@ -149,7 +149,8 @@ static void make_low(const struct pass *pass, int index)
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
     struct dtp_flight_module *module = pass->module;
-    const bool keeps = dtp_adapter_keeps(pass);
+    const bool keeps = dtp_adapter_keeps(pass), gathers = l->plan->adapter_ranks > 1;
+    dtp_forward_gather_adapter_input(pass, index);
     module->dropped[index] = dtp_lower_reads_wide(l, index) ? dtp_forward_narrow_adapter_input(pass, index, keeps)
                              : dtp_lower_recasts_adapter(l, index) ? dtp_forward_recast(pass, index, keeps)
                                                                    : drop_out(pass, index, cast_input(pass, index));
@@ -161,14 +162,16 @@ static void make_low(const struct pass *pass, int index)
     else
         read(pass, &draft, l->tensors.input[index], dtp_layer_tensors_last_reader(&l->tensors, index));
     dtp_draft_use(&draft, dtp_lower_weight(l, l->block.adapter[index]), DTP_READ);
-    module->low[index] =
-        dtp_draft_new(l, &draft, "x A", DTP_OWNER_ACTIVATIONS, rows_bytes(l, matrix, matrix->rank, !keeps), DTP_WRITE);
+    module->low[index] = dtp_draft_new(l, &draft, "x A", DTP_OWNER_ACTIVATIONS,
+                                       rows_bytes(l, matrix, matrix->a_rows, !keeps), DTP_WRITE);
     if (apart && !keeps && (!matrix->magnitudes || l->plan->adapters.dropout <= 0)) {
         dtp_draft_use(&draft, module->dropped[index], DTP_FREE);
         module->dropped[index] = DTP_NO_BUFFER;
     }
-    multiply_rows(l, &draft, matrix, matrix->rank, matrix->in);
+    multiply_rows(l, &draft, matrix, matrix->a_rows, matrix->in);
     dtp_draft_end(l, &draft);
+    if (gathers)
+        module->low[index] = dtp_forward_whole_low(pass, index, module->low[index]);
 }
 
 /* In one graph with its backward a compiled replay forms the sum of y and s wide where backward's kernels read it, and
@@ -269,9 +272,10 @@ void dtp_forward_adapter(const struct pass *pass, int index, bool alone)
     dtp_draft_use(&draft, dtp_lower_weight(l, l->block.adapter[index]), DTP_READ);
     bool stays = matrix->magnitudes && dtp_adapter_keeps(pass);
     dtp_buffer_id wide = dtp_draft_new(l, &draft, "adapter result", stays ? DTP_OWNER_ACTIVATIONS : DTP_OWNER_WORKSPACE,
-                                       rows_bytes(l, matrix, matrix->out, true), DTP_WRITE);
-    multiply_rows(l, &draft, matrix, matrix->out, matrix->rank);
+                                       rows_bytes(l, matrix, matrix->b_rows, true), DTP_WRITE);
+    multiply_rows(l, &draft, matrix, matrix->b_rows, matrix->rank);
     dtp_draft_end(l, &draft);
+    wide = dtp_forward_whole_adapted(pass, index, wide);
     dtp_lower_unfetch(l);
     if (matrix->magnitudes)
         dtp_forward_magnitudes(pass, index, wide, stays);
@@ -373,7 +377,8 @@ static dtp_buffer_id scaled_gradient(const struct dtp_block_backward *b, int ind
 {
     const struct dtp_lowering *l = b->l;
     const struct dtp_layer_matrix *matrix = &l->matrix[index];
-    uint64_t narrow = dtp_bytes_product(rows_of(l, matrix), l->compute * matrix->out);
+    uint64_t narrow = l->plan->adapter_ranks > 1 ? l->tensor_bytes[matrix->result] /* of a rank's tokens, maybe */
+                                                 : dtp_bytes_product(rows_of(l, matrix), l->compute * matrix->out);
     if (dtp_lower_reads_wide(l, index))
         return scale(b, index, dtp_backward_narrow_for_adapter(b, index, gradient), DTP_READ | DTP_FREE, narrow);
     if (!dtp_plan_widens_adapters(l->plan))
@@ -396,16 +401,16 @@ static dtp_buffer_id back_through_b(const struct dtp_block_backward *b, int inde
     dtp_draft_use(&draft, b->module->low[index], DTP_READ | DTP_FREE);
     dtp_lower_gradient_result(l, &draft, part, l->plan->runtime->gradients_in_matmul ? l->compute : l->bytes.grads);
     b->module->low[index] = DTP_NO_BUFFER;
-    sum_rows(l, &draft, matrix, matrix->out, matrix->rank);
+    sum_rows(l, &draft, matrix, matrix->b_rows, matrix->rank);
     dtp_draft_end(l, &draft);
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter B input gradient");
     dtp_draft_use(&draft, scaled, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, dtp_lower_weight(l, part), DTP_READ);
     dtp_buffer_id low =
         dtp_backward_workspace(l, &draft, "gradient of x A", rows_bytes(l, matrix, matrix->rank, true), DTP_WRITE);
-    multiply_rows(l, &draft, matrix, matrix->rank, matrix->out);
+    multiply_rows(l, &draft, matrix, matrix->rank, matrix->b_rows);
     dtp_draft_end(l, &draft);
-    return low;
+    return dtp_backward_sum_low(b, index, low);
 }
 
 /* Dropout's backward: the gradient by the mask, w and 1 read, w written. */
@@ -452,7 +457,7 @@ static dtp_buffer_id back_through_a(const struct dtp_block_backward *b, int inde
     const struct dtp_module_state *state = dtp_lower_state(l);
     dtp_draft_use(&draft, state->gradient[part].index != DTP_NO_INDEX ? state->gradient[part] : state->gradient_buffer,
                   DTP_UPDATE);
-    sum_rows(l, &draft, matrix, matrix->rank, matrix->in);
+    sum_rows(l, &draft, matrix, matrix->a_rows, matrix->in);
     dtp_draft_end(l, &draft);
     if (!masked)
         b->module->dropped[index] = DTP_NO_BUFFER;
@@ -462,7 +467,7 @@ static dtp_buffer_id back_through_a(const struct dtp_block_backward *b, int inde
     dtp_draft_use(&draft, low, DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, dtp_lower_weight(l, part), DTP_READ);
     input = dtp_backward_workspace(l, &draft, "input gradient", rows_bytes(l, matrix, matrix->in, true), DTP_WRITE);
-    multiply_rows(l, &draft, matrix, matrix->in, matrix->rank);
+    multiply_rows(l, &draft, matrix, matrix->in, matrix->a_rows);
     dtp_draft_end(l, &draft);
     input = dtp_backward_widen_input(b, index, input);
     input = undrop(b, index, dtp_backward_dropped_linear(b, index, input));
@@ -510,8 +515,9 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
         return dtp_backward_folded(b, index, gradient, last_reader);
     if (matrix->rank) {
         dtp_lower_fetch(l, l->block.adapter[index]);
-        dtp_buffer_id scaled = matrix->magnitudes ? dtp_backward_magnitudes(b, index, gradient, wanted)
-                                                  : scaled_gradient(b, index, gradient);
+        dtp_buffer_id scaled = matrix->magnitudes
+                                   ? dtp_backward_magnitudes(b, index, gradient, wanted)
+                                   : dtp_backward_cut_scaled(b, index, scaled_gradient(b, index, gradient));
         made = back_through_a(b, index, back_through_b(b, index, scaled), wanted);
         dtp_lower_unfetch(l);
     }
@@ -521,7 +527,14 @@ dtp_buffer_id dtp_backward_frozen(const struct dtp_block_backward *b, int index,
         let_go(b, index, gradient, false);
         gradient = sum;
     }
-    if (wanted) {
+    if (wanted && l->plan->runtime->adapters_as_weights) {
+        dtp_op_id beside;
+        gradient = dtp_backward_gather_result(b, index, gradient, &beside);
+        if (beside.index != DTP_NO_INDEX)
+            l->awaited = beside;
+        made = dtp_backward_sum_adapted(b, index, made,
+                                        dtp_backward_input_gradient(b, index, gradient, true, last_reader));
+    } else if (wanted) {
         gradient = dtp_backward_narrow(b, index, gradient);
         dtp_buffer_id through = dtp_backward_input_gradient(b, index, gradient, true, last_reader);
         through = dtp_backward_widen_input(b, index, through);

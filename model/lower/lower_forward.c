@@ -179,14 +179,16 @@ static dtp_op_id gather_input(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     enum dtp_layer_tensor input = l->tensors.input[index];
-    bool again = l->plan->runtime->gathers_again, stands = pass->module->gathered & UINT64_C(1) << input;
+    const bool adapted = l->matrix[index].rank != 0;
+    bool again = l->plan->runtime->gathers_again && (!adapted || l->plan->tp_overlap),
+         stands = pass->module->gathered & UINT64_C(1) << input;
     if (!dtp_lower_spreads(l) || !dtp_lower_cut_by_columns(l, index) || l->gathered.index != DTP_NO_INDEX || stands)
         return DTP_NO_OP;
     dtp_op_id beside;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, dtp_layer_tensor_text(input));
     if (again)
-        read(pass, &draft, input, !read_later(l, index, true));
+        read(pass, &draft, input, !read_later(l, index, true) && !adapted);
     else
         dtp_draft_use(&draft, pass->module->tensor[input], DTP_READ | DTP_FREE);
     dtp_buffer_id gathered = dtp_lower_gather_rows(l, &draft, again ? DTP_OWNER_WORKSPACE : DTP_OWNER_ACTIVATIONS,

@@ -163,10 +163,8 @@ static dtp_buffer_id gradients_beside(const struct dtp_block_backward *b, int in
     return sum;
 }
 
-/* Of a matrix cut by rows, whose result's rows are each rank's: all of the gradient, which goes with its last matmul.
- */
-static dtp_buffer_id gather_result_gradient(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient,
-                                            dtp_op_id *beside)
+dtp_buffer_id dtp_backward_gather_result(const struct dtp_block_backward *b, int index, dtp_buffer_id gradient,
+                                         dtp_op_id *beside)
 {
     struct dtp_lowering *l = b->l;
     struct dtp_draft draft;
@@ -191,7 +189,7 @@ static dtp_buffer_id input_gradient_alone(const struct dtp_block_backward *b, in
 {
     struct dtp_lowering *l = b->l;
     dtp_op_id beside;
-    output_gradient = gather_result_gradient(b, index, output_gradient, &beside);
+    output_gradient = dtp_backward_gather_result(b, index, output_gradient, &beside);
     if (beside.index != DTP_NO_INDEX)
         l->awaited = beside;
     l->flight->deferred[l->flight->deferred_count++] =
@@ -227,7 +225,7 @@ static dtp_buffer_id linear(const struct dtp_block_backward *b, int index, dtp_b
         gradient = gradients_beside(b, index, output_gradient, last_reader);
     } else {
         dtp_op_id beside;
-        output_gradient = gather_result_gradient(b, index, output_gradient, &beside);
+        output_gradient = dtp_backward_gather_result(b, index, output_gradient, &beside);
         weight_gradient(b, index, output_gradient, false, last_reader && l->compiled);
         if (beside.index != DTP_NO_INDEX)
             l->awaited = beside;

@@ -395,12 +395,13 @@ static dtp_buffer_id gradients_beside(struct dtp_lowering *l)
 {
     struct dtp_draft draft;
     dtp_op_id gathered = DTP_NO_OP;
-    if (dtp_lower_spreads(l) && l->plan->runtime->gathers_again) {
+    const bool trained = l->root.trained[head_part(l)];
+    if (dtp_lower_spreads(l) && l->plan->runtime->gathers_again && trained) {
         gather_head_input(l);
         gathered = l->awaited;
         l->awaited = DTP_NO_OP;
     }
-    dtp_buffer_id terms = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, false);
+    dtp_buffer_id terms = head_input_gradient(l, l->tokens, DTP_NO_BUFFER, !trained);
     dtp_buffer_id sum = dtp_lower_sum_of_rows(l, "head", terms, DTP_READ, l->transformer->hidden);
     dtp_op_id summed = l->awaited;
     l->awaited = gathered;

@@ -138,7 +138,7 @@ uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l)
     const struct dtp_layer_kind *kind = &l->tensors.kind;
     const struct dtp_transformer *t = l->transformer;
     uint64_t layer = head_norm_elements(kind), root = 0;
-    if (l->tp == 1)
+    if (l->tp == 1 || l->plan->adapter_ranks > 1) /* of adapters each has its own, and nothing else is trained */
         return 0;
     if (dtp_lower_spreads(l)) {
         layer = dtp_layer_vector_elements(kind) - dtp_layer_bias_elements(kind);

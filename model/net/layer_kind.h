@@ -61,6 +61,8 @@ struct dtp_layer_matrix {
     bool wide;           /* a router's: in 16 bits under every recipe of fewer */
     bool frozen;         /* of the plan: its weight and bias are not trained (plan/adapters.h) */
     uint64_t rank;       /* of the plan: of the adapter beside it; 0: there is none */
+    uint64_t a_rows;     /* rows of its A that a rank has: the adapter's rank, or where ranks divide that a part */
+    uint64_t b_rows;     /* and of its B: `out`, or where ranks have rows of the matrix' input each a part */
     bool folded;         /* of the plan: W + B A is made whole and multiplies rows in place of W (lower_folded.c) */
     uint64_t magnitudes; /* of the plan: elements that DoRA trains beside that, one an output; or 0 */
     enum dtp_layer_matrix_id id;

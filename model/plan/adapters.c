@@ -211,6 +211,22 @@ void dtp_plan_widen_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kin
     }
 }
 
+bool dtp_plan_divides_adapters(const struct dtp_plan *plan)
+{
+    return plan->tp > 1 && plan->adapters.rank && plan->runtime->adapters_as_weights;
+}
+
+/* Beside a matrix whose ranks have columns each, a rank has rows of A and its own columns' of B; beside one of which
+ * they have rows each, A's columns for these, and of B as much as it is divided into (linear_in and linear_out of
+ * Megatron-Bridge's ParallelLinearAdapter). */
+static void divide_adapter(const struct dtp_plan *plan, struct dtp_layer_matrix *matrix)
+{
+    const bool by_rows = matrix->id == DTP_MATRIX_OUTPUT || matrix->id == DTP_MATRIX_DOWN;
+    const uint32_t ranks = plan->adapter_ranks ? plan->adapter_ranks : 1;
+    matrix->a_rows = by_rows ? matrix->rank : dtp_divide_up(matrix->rank, ranks);
+    matrix->b_rows = !matrix->rank ? 0 : by_rows ? dtp_divide_up(matrix->out, ranks) : matrix->out;
+}
+
 void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind)
 {
     const struct dtp_adapter_choice *choice = &plan->adapters;
@@ -228,6 +244,7 @@ void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kin
         named = kind->matrix[i].expert && parameters ? kind->matrix[i].folded : named;
         kind->matrix[i].rank = named ? choice->rank : 0;
         kind->matrix[i].magnitudes = choice->dora && kind->matrix[i].rank ? kind->matrix[i].out : 0;
+        divide_adapter(plan, &kind->matrix[i]);
     }
 }
 
@@ -268,8 +285,11 @@ void dtp_plan_trained(const struct dtp_transformer *transformer, const struct dt
         return;
     }
     const struct dtp_transformer kept = dtp_plan_packed_experts(transformer, plan);
+    struct dtp_plan whole = *plan;
+    if (plan->tp > 1) /* else it is a slice, which has its part */
+        whole.adapter_ranks = 1;
     dtp_layer_kind_of(&kept, dtp_layer_mlp_of(transformer), plan->fused_qkv, plan->fused_gate_up, &kind);
-    dtp_plan_adapt_kind(plan, &kind);
+    dtp_plan_adapt_kind(&whole, &kind);
     for (int i = 0; i < kind.matrices; i++) {
         const struct dtp_layer_matrix *matrix = &kind.matrix[i];
         adapters += dtp_adapter_elements(matrix);

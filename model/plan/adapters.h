@@ -109,16 +109,19 @@ bool dtp_plan_defends_results(const struct dtp_plan *plan);
 /* Linears that bf16_linears names are in 16 bits (dtp_layer_matrix.wide). */
 void dtp_plan_widen_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
 void dtp_plan_adapt_kind(const struct dtp_plan *plan, struct dtp_layer_kind *kind);
+/* Tensor parallel ranks have parts of A and B each (dtp_layer_matrix.a_rows, b_rows). */
+bool dtp_plan_divides_adapters(const struct dtp_plan *plan);
 /* Elements of a matrix's A and B, and of its magnitudes; of experts each has its own. */
 static inline uint64_t dtp_adapter_elements(const struct dtp_layer_matrix *matrix)
 {
-    return matrix->groups * matrix->rank * (matrix->in + matrix->out) + matrix->magnitudes;
+    return matrix->groups * (matrix->a_rows * matrix->in + matrix->b_rows * matrix->rank) + matrix->magnitudes;
 }
 /* Of these, the ones that multiply a token. */
 static inline uint64_t dtp_adapter_active_elements(const struct dtp_layer_kind *kind,
                                                    const struct dtp_layer_matrix *matrix)
 {
-    return (matrix->expert ? kind->experts_per_token : 1) * matrix->rank * (matrix->in + matrix->out);
+    return (matrix->expert ? kind->experts_per_token : 1) *
+           (matrix->a_rows * matrix->in + matrix->b_rows * matrix->rank);
 }
 
 /* Bytes of `rows` rows of a matrix that are `width` wide, packed by `base`; of `element_bytes` each by none. */

@@ -159,6 +159,7 @@ struct dtp_plan {
     uint32_t sequence_shards; /* ranks that the residual stream is spread over, 1: none; derived: tp, where it is
                                  sequence parallel */
     uint32_t vocab_ranks;     /* ranks that have columns of the logits each, 1: all have all; derived */
+    uint32_t adapter_ranks;   /* ranks that divide adapters as their linears, 1: none; derived */
     uint32_t micro_batch;     /* sequences per GPU per micro-step */
     uint32_t accumulate;      /* micro-steps per optimizer step */
     bool accumulate_sync;     /* reduce gradients in every micro-step (false: no_sync) */

@@ -249,6 +249,15 @@ static void test_adapters(void **state)
     }
     check_tally("peft", &tally);
     assert_shares(&tally, CLOSE_PERCENT - 2);
+    tally = (struct tally){.surely = -1};
+    for (int draws = 0; draws < 100 * DRAWN_JOBS && tally.plans < DRAWN_JOBS; draws++) {
+        struct random_job job;
+        assert_true(random_job(&job));
+        if (random_megatron_adapters(&job))
+            check_job(&job, &tally);
+    }
+    check_tally("adapters of megatron", &tally);
+    assert_shares(&tally, CLOSE_PERCENT - 5);
 }
 
 /* Experts that are called one after the other, with adapters of their own: of each as many as a token has experts. */

@@ -176,20 +176,20 @@ static bool random_own_adapters(struct random_job *job)
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }
 
-/* Adapters alone trained, under PyTorch, Transformers' Trainer, DeepSpeed and our executor: packed weights, DoRA, first
+/* Adapters alone trained, under PyTorch, Transformers' Trainer, DeepSpeed, our executor and Megatron: packed weights, DoRA, first
  * layers whose input has no gradient. */
 static void test_adapted_plans(void **state)
 {
     (void)state;
     static bool (*const draws[])(struct random_job * job) = {random_adapters, random_peft, random_peft_deepspeed,
-                                                             random_own_adapters};
+                                                             random_own_adapters, random_megatron_adapters};
     random_seed();
     struct tally tally = {0};
     while (tally.plans < DRAWN_JOBS) {
         struct random_job job;
         assert_true(random_job(&job));
         job.asked.accumulate = 1 + (uint32_t)random_below(4);
-        if (draws[random_below(4)](&job))
+        if (draws[random_below(5)](&job))
             check_job(&job, &tally);
     }
     print_tally("adapted", &tally);

@@ -219,6 +219,9 @@ static void check_adapters(struct dtp_resolver *r)
         dtp_plan_refuse(r, "train_ends", "is not modelled under runtime megatron; leave it out");
     if (r->transformer->experts)
         dtp_plan_refuse(r, "lora", "with experts is not modelled under runtime megatron yet; use a model without");
+    if (p->tp > 1 && a->rank % p->tp)
+        dtp_plan_refuse(r, "lora", "is rank %" PRIu32 ", which tp %" PRIu32 " does not divide, as Megatron-Core asks",
+                        a->rank, p->tp);
     if (p->strategy == DTP_ZERO2)
         dtp_plan_refuse(r, "strategy", "zero2 with adapters (lora) is not modelled under runtime megatron; use zero1");
     if (p->megatron.recompute)
@@ -341,7 +344,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .experts = true,
     .expert_parallel = true,
     .adapters = true,
-    .adapters_under = {.pp = true},
+    .adapters_under = {.tp = true, .pp = true},
     .adapters_as_weights = true,
     .weighs_rows = true,
     .loops_experts = true,
