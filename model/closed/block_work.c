@@ -26,8 +26,8 @@
 
 /* torchtitan recomputes the even-numbered of wq, wk, wv, wo, w1, w3, w2: wk, wo, w3 (internals of its op-level
  * checkpointing); fused projections shift that order to wqkv, wo, w13, w2: wo and w2 are recomputed. */
-static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double received, double parts,
-                         struct dtp_block_work *work)
+static void list_matmuls(const struct dtp_plan *plan, const struct dtp_layer_kind *block, bool packed, double received,
+                         double parts, struct dtp_block_work *work)
 {
     work->matmul_count = block->matrices;
     for (int i = 0; i < block->matrices; i++) { /* ours, which is packed, keeps every matmul's result */
@@ -37,24 +37,26 @@ static void list_matmuls(const struct dtp_layer_kind *block, bool packed, double
                       (matrix->own_rows ? parts : 1);
         bool sums =
             matrix->id == DTP_MATRIX_OUTPUT || matrix->id == DTP_MATRIX_DOWN || matrix->id == DTP_MATRIX_SHARED_DOWN;
-        work->matmul[i] = (struct dtp_weight_matmul){.gathered = matrix->own_rows || parts <= 1 ? DTP_FP8_OPERAND_COUNT
-                                                                 : sums                         ? DTP_FP8_GRADIENT_ROWS
-                                                                                                : DTP_FP8_INPUT,
-                                                     .n = (double)matrix->out,
-                                                     .k = (double)matrix->in,
-                                                     .copies = groups,
-                                                     .rows = rows,
-                                                     .rank = matrix->folded ? 0 : (double)matrix->rank,
-                                                     .a_rows = (double)matrix->a_rows,
-                                                     .b_rows = (double)matrix->b_rows,
-                                                     .folded = matrix->folded ? (double)matrix->rank : 0,
-                                                     .magnitudes = matrix->magnitudes > 0,
-                                                     .frozen = matrix->frozen && !matrix->folded,
-                                                     .grouped = matrix->expert && !block->calls_experts,
-                                                     .expert = matrix->expert,
-                                                     .wide = matrix->wide,
-                                                     .recomputed = !packed && i % 2 == 1,
-                                                     .ends = i == block->matrices - 1 && !block->experts};
+        work->matmul[i] =
+            (struct dtp_weight_matmul){.gathered = matrix->own_rows || parts <= 1      ? DTP_FP8_OPERAND_COUNT
+                                                   : sums                              ? DTP_FP8_GRADIENT_ROWS
+                                                   : matrix->rank && !plan->tp_overlap ? DTP_FP8_OPERAND_COUNT
+                                                                                       : DTP_FP8_INPUT,
+                                       .n = (double)matrix->out,
+                                       .k = (double)matrix->in,
+                                       .copies = groups,
+                                       .rows = rows,
+                                       .rank = matrix->folded ? 0 : (double)matrix->rank,
+                                       .a_rows = (double)matrix->a_rows,
+                                       .b_rows = (double)matrix->b_rows,
+                                       .folded = matrix->folded ? (double)matrix->rank : 0,
+                                       .magnitudes = matrix->magnitudes > 0,
+                                       .frozen = matrix->frozen && !matrix->folded,
+                                       .grouped = matrix->expert && !block->calls_experts,
+                                       .expert = matrix->expert,
+                                       .wide = matrix->wide,
+                                       .recomputed = !packed && i % 2 == 1,
+                                       .ends = i == block->matrices - 1 && !block->experts};
     }
 }
 
@@ -553,7 +555,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
         counted.h /= counted.parts;
     if (block.experts)
         counted.f /= counted.parts;
-    list_matmuls(&block, packed, dtp_plan_expert_rows(plan), counted.parts, &work);
+    list_matmuls(plan, &block, packed, dtp_plan_expert_rows(plan), counted.parts, &work);
     for (int i = 0; i < work.matmul_count; i++)
         for (uint8_t e = DTP_EXCHANGE_DISPATCH; e <= DTP_EXCHANGE_COMBINE; e++)
             if (dtp_plan_works_beside(plan, &block, UINT64_C(1) << block.matrix[i].result, (enum dtp_exchange)e))

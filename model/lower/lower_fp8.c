@@ -55,7 +55,7 @@ static bool is_gathered(const struct dtp_lowering *l, enum dtp_fp8_operand opera
         index++;
     bool listed = index < l->matrices;
     if (operand == DTP_FP8_INPUT)
-        return !listed || dtp_lower_cut_by_columns(l, index);
+        return !listed || (dtp_lower_cut_by_columns(l, index) && !dtp_lower_shares_input(l, index));
     return operand == DTP_FP8_GRADIENT_ROWS && listed && dtp_lower_cut_by_rows(l, index);
 }
 

@@ -38,6 +38,11 @@ bool dtp_lower_cut_by_columns(const struct dtp_lowering *l, int matrix)
     return l->tp > 1 && !l->matrix[matrix].own_rows && !dtp_lower_cut_by_rows(l, matrix);
 }
 
+bool dtp_lower_shares_input(const struct dtp_lowering *l, int matrix)
+{
+    return l->matrix[matrix].rank && l->plan->adapter_ranks > 1 && !l->plan->tp_overlap;
+}
+
 uint64_t dtp_lower_whole_stream(const struct dtp_lowering *l, uint64_t element_bytes)
 {
     return dtp_bytes_product(l->tokens, element_bytes * l->transformer->hidden);
@@ -47,6 +52,8 @@ uint64_t dtp_lower_whole_input(const struct dtp_lowering *l, int index)
 {
     enum dtp_layer_tensor input = l->tensors.input[index];
     uint64_t elements = dtp_bytes_product(l->tokens, l->matrix[index].in);
+    if (l->adapts && dtp_plan_gathers_casts(l->plan) && !l->matrix[index].rank) /* else they are as they are kept */
+        return dtp_fp8_bytes(l->plan->precision.fp8_recipe, elements);
     return dtp_bytes_product(elements, l->tensor_bytes[input] * dtp_lower_token_parts(l) / elements);
 }
 

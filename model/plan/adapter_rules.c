@@ -22,7 +22,7 @@ void dtp_plan_derive_adapters(struct dtp_resolver *r)
         d->autocast = false;
         return;
     }
-    enum dtp_dtype narrow = d->compute == DTP_TF32 ? DTP_FP32 : d->compute;
+    enum dtp_dtype narrow = d->compute == DTP_TF32 ? DTP_FP32 : d->compute == DTP_FP8 ? DTP_BF16 : d->compute;
     if (a->dtype != DTP_FP32)
         a->dtype = narrow;
     if (p->runtime->adapters_as_weights) {
@@ -133,7 +133,7 @@ static void check_formats(struct dtp_resolver *r)
 {
     const struct dtp_plan *p = r->plan;
     const struct dtp_adapter_choice *a = &p->adapters;
-    if (p->precision.compute == DTP_FP8)
+    if (p->precision.compute == DTP_FP8 && !p->runtime->adapters_as_weights)
         dtp_plan_refuse(r, "precision", "fp8 matmuls with adapters (lora) are not modelled; use bf16");
     bool whole = p->strategy == DTP_DDP;
     const bool copies = dtp_plan_layers(p)->copies_trained;

@@ -58,7 +58,8 @@ unsigned dtp_plan_result_bytes(const struct dtp_plan *plan)
 
 enum dtp_dtype dtp_plan_adapter_dtype(const struct dtp_plan *plan)
 {
-    return dtp_plan_widens_adapters(plan) ? DTP_FP32 : plan->precision.compute;
+    const enum dtp_dtype compute = plan->precision.compute;
+    return dtp_plan_widens_adapters(plan) ? DTP_FP32 : compute == DTP_FP8 ? DTP_BF16 : compute;
 }
 
 unsigned dtp_plan_adapter_bytes(const struct dtp_plan *plan)

@@ -94,17 +94,19 @@ static void transformer_engine(const struct dtp_plan *plan, const struct dtp_fp8
 {
     double cast = cast_bytes(row), second = writes_columns(row, gpu) ? cast : 0;
     double amax = row->amax == DTP_FP8_AMAX_THIS_STEP ? 2 : 0, whole = amax + 2 + cast + second;
+    double rows = dtp_plan_adapts(plan) ? whole - second : whole; /* columns are for gradients of weights */
+    double own = dtp_plan_adapts(plan) ? 0 : second;
     uint32_t kernels = amax > 0 ? 2 : 1;
     bool fused = row->amax == DTP_FP8_AMAX_HISTORY && dtp_plan_fuses(plan); /* the kernel before casts */
-    set(out, DTP_FP8_INPUT, fused ? second : whole, kernels);
+    set(out, DTP_FP8_INPUT, fused ? own : rows, kernels);
     if (dtp_fp8_gather_saves(plan)) /* rows came as they are */
         set(out, DTP_FP8_WEIGHT, second > 0 ? cast + second : 0, 1);
     else
         set(out, DTP_FP8_WEIGHT, whole, kernels);
-    set(out, DTP_FP8_GRADIENT_ROWS, whole, kernels);
+    set(out, DTP_FP8_GRADIENT_ROWS, rows, kernels);
     if (dtp_plan_gathers_casts(plan)) {
-        out->of[DTP_FP8_INPUT].gathered_bytes = gathered_bytes(plan, row, fused ? second : whole, second);
-        out->of[DTP_FP8_GRADIENT_ROWS].gathered_bytes = gathered_bytes(plan, row, whole, second);
+        out->of[DTP_FP8_INPUT].gathered_bytes = gathered_bytes(plan, row, fused ? own : rows, own);
+        out->of[DTP_FP8_GRADIENT_ROWS].gathered_bytes = gathered_bytes(plan, row, rows, own);
     }
     for (int i = 0; i < DTP_FP8_OPERAND_COUNT; i++)
         out->of[i].walk = DTP_FP8_STREAMING;

@@ -49,9 +49,10 @@ static bool copies_core(const struct dtp_layer_kind *kind, const struct dtp_cont
     if (kind->sinks && !kind->sinks_inside) /* the result is weighed by what sinks leave of it */
         return true;
     if (kind->kv_latent) /* they lie by tokens; a padded result is cut to size */
-        return kind->pads_values || dtp_plan_keeps_fp8(plan);
-    return dtp_plan_keeps_fp8(plan) || (kind->rotary && plan->rope_fp32 && dtp_plan_layers(plan)->copies_heads) ||
-           context->exchanged > 1 || context->by_pieces || (context->ring > 1 && plan->runtime->walks_gathered);
+        return kind->pads_values || dtp_plan_keeps_fp8_inputs(plan);
+    return dtp_plan_keeps_fp8_inputs(plan) ||
+           (kind->rotary && plan->rope_fp32 && dtp_plan_layers(plan)->copies_heads) || context->exchanged > 1 ||
+           context->by_pieces || (context->ring > 1 && plan->runtime->walks_gathered);
 }
 
 /* A frozen projection reads its weight alone for the gradient of its input; an adapter beside it what it reads. */
@@ -240,7 +241,7 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
                                                        [DTP_LAYER_ELEMENT_KEPT_INPUT] = result,
                                                        [DTP_LAYER_ELEMENT_FP32] = 4,
                                                        [DTP_LAYER_ELEMENT_MASK] = 1};
-    const bool keeps_fp8 = dtp_plan_keeps_fp8(plan);
+    const bool keeps_fp8 = dtp_plan_keeps_fp8_inputs(plan);
     const uint64_t received = received_rows(&out->kind), sent = BIT(SENT) | BIT(RETURNED);
     uint64_t width[DTP_TENSOR_COUNT];
     dtp_layer_tensor_widths(&out->kind, width);
@@ -370,7 +371,7 @@ static struct habits habits_of(const struct dtp_layer_tensors *out, const struct
         habits.made |= BIT(V), habits.saved |= BIT(V);
         habits.dropped |= BIT(QKV);
     }
-    if (dtp_plan_keeps_fp8(plan)) /* an activation cannot be derived from a result that is kept in fp8 only */
+    if (dtp_plan_keeps_fp8_inputs(plan)) /* an activation cannot be derived from a result that is kept in fp8 only */
         habits.saved |= BIT(UP);
     return habits;
 }
@@ -536,7 +537,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->added_again = plan->compile && !cut;
     dtp_layer_kind_of(transformer, mlp, plan->fused_qkv, plan->fused_gate_up, &out->kind);
     dtp_plan_adapt_kind(plan, &out->kind);
-    out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8(plan);
+    out->kind.narrows = dtp_plan_autocast(plan) || dtp_plan_keeps_fp8_inputs(plan);
     out->kind.narrows_sums = dtp_plan_autocast(plan);
     out->kind.qk_copied = qk_copied(transformer, plan, out);
     out->kind.weighs_rows = plan->runtime->weighs_rows;

@@ -21,6 +21,11 @@ bool dtp_plan_keeps_fp8(const struct dtp_plan *plan)
     return plan->precision.compute == DTP_FP8 && dtp_plan_fp8_library(plan) != DTP_FP8_TORCHAO;
 }
 
+bool dtp_plan_keeps_fp8_inputs(const struct dtp_plan *plan)
+{
+    return dtp_plan_keeps_fp8(plan) && !dtp_plan_adapts(plan);
+}
+
 bool dtp_plan_gathers_casts(const struct dtp_plan *plan)
 {
     return dtp_plan_keeps_fp8(plan) && plan->runtime->keeps_fp8 && dtp_plan_fp8_library(plan) == DTP_FP8_TE &&

@@ -106,6 +106,8 @@ bool dtp_plan_scatters_sends(const struct dtp_plan *plan);
  * two fp8 copies, by rows and by columns, for all micro-steps (te.pytorch.module.linear); under torch, which tells no
  * linear that a micro-step is the first, these go with their matmuls. torchao keeps inputs in bf16. */
 bool dtp_plan_keeps_fp8(const struct dtp_plan *plan);
+/* And what they read stays for backward so: of frozen weights nothing does but what adapters read, in 16 bits. */
+bool dtp_plan_keeps_fp8_inputs(const struct dtp_plan *plan);
 
 /* Where tensor parallel ranks have rows of what a linear reads, these are cast first and gathered as casts: rows alone
  * of one scale a tensor, which are transposed behind that where matmuls want columns; rows and columns of blocks

@@ -127,8 +127,10 @@ static inline bool random_megatron_adapters(struct random_job *job)
     plan.checkpointing = random_bool()   ? DTP_CHECKPOINT_NONE
                          : random_bool() ? DTP_CHECKPOINT_FULL
                                          : DTP_CHECKPOINT_SELECTIVE_ATTENTION;
-    if (plan.precision.compute == DTP_FP8)
-        dtp_precision_recipe("bf16-mixed", &plan.precision);
+    plan.megatron.overlap = random_bool();
+    if (plan.precision.compute == DTP_FP8 || random_below(4) == 0)
+        dtp_precision_recipe(random_bool() ? "fp8-current" : "mxfp8", &plan.precision);
+    dtp_precision_for_runtime(&plan.precision, plan.runtime);
     *a = (struct dtp_adapter_choice){.rank = 1u << random_below(7), .dtype = DTP_BF16};
     a->targets = (random_bool() ? DTP_TARGETS_QKV : 0) | (random_bool() ? 1u << DTP_TARGET_OUTPUT : 0) |
                  (random_bool() ? DTP_TARGETS_UP : 0) | (random_bool() ? 1u << DTP_TARGET_DOWN : 0);

@@ -339,7 +339,7 @@ static void end_backward(struct dtp_lowering *l)
 /* Elements in the order of backward: the head, layers from the last on, and what is left of the root. */
 static uint64_t head_elements(const struct dtp_lowering *l)
 {
-    return l->root.elements[DTP_ROOT_HEAD];
+    return l->root.trained[DTP_ROOT_HEAD] ? l->root.elements[DTP_ROOT_HEAD] : 0;
 }
 
 static uint64_t layer_first(const struct dtp_lowering *l, uint64_t layer)
