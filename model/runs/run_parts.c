@@ -329,6 +329,26 @@ void dtp_run_write_engine(struct writer *w)
         set_count(w, "reduce_bucket_size", framework->reduce_bucket);
 }
 
+/* What recipes say where a row does not: Megatron-Bridge's for Llama 3 70B in all releases with LoRA summaries
+ * (llama3_70b_peft_config: dim 16; scripts/performance, llama3_70b_lora_config_*: linear_qkv), NeMo's of 2024 for Llama
+ * 2 (NeMo-Framework-Launcher's conf/peft/llama: adapter_dim 32; LoraPEFTConfig of NeMo's peft_config.py:
+ * attention_qkv). */
+static const struct recipe_adapters {
+    const char *framework, *model;
+    uint64_t rank;
+    const char *targets;
+} recipe_adapters[] = {{"Megatron-Bridge", "Llama-3-70B", 16, "q+k+v"}, {"NeMo", "Llama-2", 32, "q+k+v"}};
+
+static const struct recipe_adapters *recipe_of(const struct writer *w)
+{
+    const struct dtp_run *run = w->run;
+    for (size_t i = 0; i < sizeof recipe_adapters / sizeof *recipe_adapters; i++)
+        if (strcmp(w->framework->word, recipe_adapters[i].framework) == 0 &&
+            strstr(run->model_name, recipe_adapters[i].model) == run->model_name)
+            return &recipe_adapters[i];
+    return NULL;
+}
+
 /* A row that says how its frozen base is kept has adapters, whether it states their rank or not. */
 static void write_adapters(struct writer *w)
 {
@@ -341,6 +361,12 @@ static void write_adapters(struct writer *w)
         set_switch(w, "shifted_logits", true);
     if (!run->lora_rank && !*base)
         return;
+    const struct recipe_adapters *recipe = run->lora_rank ? NULL : recipe_of(w);
+    if (recipe) {
+        set_count(w, "lora", recipe->rank);
+        set_text(w, "lora_targets", recipe->targets);
+        return;
+    }
     if (!run->lora_rank) {
         UNSTATED(w, "lora_rank is not stated (quantised_base %.20s): how many weights are trained is unknown", base);
         return;
@@ -358,7 +384,8 @@ static void write_adapters(struct writer *w)
     if (strstr(run->notes, "embedding and output layer trained"))
         set_switch(w, "train_ends", true);
     set_text(w, "lora_targets", targets);
-    if (!narrow_adapters(w) && strcmp(w->framework->runtime, "deepspeed") != 0)
+    const char *runtime = w->framework->runtime;
+    if (!narrow_adapters(w) && strcmp(runtime, "deepspeed") != 0 && strcmp(runtime, "megatron") != 0)
         set_text(w, "lora_dtype", "fp32");
     /* fms-acceleration's plugin packs scales of bitsandbytes' 4 bits (framework_plugin_bnb.py) */
     if (*base)
@@ -466,7 +493,7 @@ void dtp_run_write_distributed(struct writer *w, bool fp8)
     bool aware = noted || (!told && among(framework->aware_precisions, precision)),
          gathers = told ? noted && fp8 : among(framework->fp8_weights, precision),
          narrow = aware && framework->bf16_moments;
-    if (run->lora_rank || (bridge && strstr(run->model_name, muon_model)))
+    if (run->lora_rank || *run->quantised_base || (bridge && strstr(run->model_name, muon_model)))
         return;
     for (size_t i = 0; bridge && !told && i < sizeof narrow_moments / sizeof *narrow_moments; i++)
         if (strstr(run->model_name, narrow_moments[i]))
