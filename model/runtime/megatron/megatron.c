@@ -344,7 +344,7 @@ const struct dtp_runtime dtp_runtime_megatron = {
     .experts = true,
     .expert_parallel = true,
     .adapters = true,
-    .adapters_under = {.tp = true, .pp = true},
+    .adapters_under = {.tp = true, .pp = true, .cp = true},
     .adapters_as_weights = true,
     .weighs_rows = true,
     .loops_experts = true,
