@@ -3,6 +3,7 @@
  * bf16_mixed, a distributed optimizer that overlaps, a fused loss, no dropout (src/megatron/bridge/recipes). */
 #include "import/formats.h"
 #include "import/megatron.h"
+#include "plan/adapters.h"
 #include "plan/graph_modules.h"
 
 #include <inttypes.h>
@@ -202,6 +203,65 @@ static enum dtp_status read_formats(struct dtp_reading *r)
     return dtp_megatron_make(r, worst, "reduce_dtype", sums, "reduce_wide");
 }
 
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
+
+/* Linears of Megatron-Core and what we call the projections that each is. */
+static const struct {
+    const char *theirs, *ours;
+    uint32_t targets;
+} linears[] = {{"linear_qkv", "q+k+v", DTP_TARGETS_QKV},
+               {"linear_proj", "o", 1u << DTP_TARGET_OUTPUT},
+               {"linear_fc1", "gate+up", DTP_TARGETS_UP},
+               {"linear_fc2", "down", 1u << DTP_TARGET_DOWN}};
+
+/* A linear of a list as ours; of fc1 without gates up alone. */
+static const char *target_of(const struct dtp_reading *r, const char *word, size_t length, uint32_t *found)
+{
+    const bool plain = dtp_fact(r, "hidden") && !dtp_fact(r, "gated");
+    for (size_t i = 0; i < sizeof linears / sizeof *linears; i++)
+        if (strlen(linears[i].theirs) == length && !strncmp(word, linears[i].theirs, length)) {
+            *found |= linears[i].targets;
+            return linears[i].targets == DTP_TARGETS_UP && plain ? "up" : linears[i].ours;
+        }
+    return NULL;
+}
+
+static enum dtp_status read_targets(struct dtp_reading *r)
+{
+    const char *list = dtp_fact(r, "lora_targets");
+    char text[80] = "";
+    uint32_t found = 0;
+    for (const char *at = list ? list : ""; *at; at += *at == ',') {
+        const size_t length = strcspn(at, ","), used = strlen(text);
+        const char *ours = target_of(r, at, length, &found);
+        if (!ours)
+            return dtp_refuse_fact(r, "lora_targets",
+                                   "names other modules than linear_qkv, linear_proj, linear_fc1 and linear_fc2, whose "
+                                   "adapters alone are modelled");
+        snprintf(text + used, sizeof text - used, "%s%s", used ? "+" : "", ours);
+        at += length;
+    }
+    return dtp_make_key(r, "lora_targets", found == DTP_TARGETS_ALL || !found ? "all" : text,
+                        list ? "lora_targets" : NULL);
+}
+
+/* LoRA of peft/lora.py, by its defaults; recipes have it as cfg.peft. */
+static enum dtp_status read_adapters(struct dtp_reading *r)
+{
+    static const char *const facts[] = {"adapter", "lora_r", "lora_alpha", "lora_dropout", "lora_targets"};
+    const char *rank = dtp_fact(r, "lora_r"), *alpha = dtp_fact(r, "lora_alpha");
+    bool any = false;
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+        any |= dtp_fact(r, facts[i]) != NULL;
+    if (!any)
+        return DTP_OK;
+    enum dtp_status worst = dtp_make_key(r, "lora", rank ? rank : "32", rank ? "lora_r" : NULL);
+    worst = dtp_worse(worst, dtp_make_key(r, "lora_alpha", alpha ? alpha : "32", alpha ? "lora_alpha" : NULL));
+    if (dtp_fact(r, "lora_dropout"))
+        worst = dtp_worse(worst, dtp_make_key(r, "lora_dropout", dtp_fact(r, "lora_dropout"), "lora_dropout"));
+    return dtp_worse(worst, read_targets(r));
+}
+
 static enum dtp_status read_settings(struct dtp_reading *r)
 {
     bool whole = dtp_fact(r, "hidden") != NULL;
@@ -215,6 +275,7 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     worst = dtp_worse(worst, read_parallel(r));
     worst = dtp_worse(worst, read_graphs(r));
     worst = dtp_worse(worst, read_formats(r));
+    worst = dtp_worse(worst, read_adapters(r));
     worst = dtp_megatron_make(r, worst, "loss", loss, "loss_fusion");
     if (sequence && !dtp_fact(r, "seq"))
         worst = dtp_megatron_make(r, worst, "seq", sequence, "model_sequence");
@@ -296,6 +357,28 @@ static void write_graphs(struct dtp_writing *w)
     dtp_say(w, "graph_scope", modules);
 }
 
+/* No alpha of ours is no factor, which alpha = dim is. */
+static void write_adapters(struct dtp_writing *w)
+{
+    const struct dtp_adapter_choice *a = &dtp_written_job(w)->plan.adapters;
+    char targets[80] = "";
+    if (!a->rank)
+        return;
+    for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) {
+        const size_t used = strlen(targets);
+        if (a->targets & linears[i].targets)
+            snprintf(targets + used, sizeof targets - used, "%s%s", used ? "," : "", linears[i].theirs);
+    }
+    dtp_say(w, "adapter", "lora");
+    dtp_say_count(w, "lora_r", a->rank);
+    if (a->alpha > 0)
+        dtp_say(w, "lora_alpha", dtp_written_value(w, "lora_alpha"));
+    else
+        dtp_say_count(w, "lora_alpha", a->rank);
+    dtp_say(w, "lora_dropout", dtp_written_value(w, "lora_dropout"));
+    dtp_say(w, "lora_targets", targets);
+}
+
 static void write_settings(struct dtp_writing *w)
 {
     const struct dtp_plan *plan = &dtp_written_job(w)->plan;
@@ -303,6 +386,7 @@ static void write_settings(struct dtp_writing *w)
     write_net(w);
     write_overlaps(w);
     write_graphs(w);
+    write_adapters(w);
     dtp_say(w, "reduce_wide", plan->precision.reduce == DTP_FP32 ? "true" : "false");
     dtp_say(w, "loss_fusion", plan->loss == DTP_LOSS_FUSED || plan->loss == DTP_LOSS_NATIVE ? "fused" : "eager");
     dtp_say_count(w, "model_sequence", plan->sequence);

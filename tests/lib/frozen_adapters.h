@@ -67,17 +67,18 @@ static inline void frozen_keep_adapted(struct frozen_job *job)
         job->value[DTP_KEY_autocast][0] = '\0';
     if (!adapted)
         return;
-    const bool held = frozen_population(job->number) == FROZEN_OF_HELD; /* FSDP1, the base on the host */
+    const bool held = frozen_population(job->number) == FROZEN_OF_HELD;       /* FSDP1, the base on the host */
+    const bool bridged = frozen_population(job->number) == FROZEN_OF_BRIDGED; /* whose ranks divide them */
     const bool sorted = frozen_population(job->number) == FROZEN_OF_SORTED;
     const bool spread = frozen_population(job->number) >= FROZEN_OF_STAGED; /* over stages, over sequences */
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+    for (size_t i = 0; i < sizeof refused / sizeof *refused && !bridged; i++)
         if (!(spread && frozen_of_degrees(refused[i])) && !(sorted && refused[i] == DTP_KEY_experts) &&
             (!held ||
              (refused[i] != DTP_KEY_fsdp1 && refused[i] != DTP_KEY_offload && refused[i] != DTP_KEY_limit_all_gathers)))
             job->value[refused[i]][0] = '\0';
     if (strncmp(job->value[DTP_KEY_reshard_after_forward], "t", 1) != 0)
         job->value[DTP_KEY_reshard_after_forward][0] = '\0';
-    if (strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0)
+    if (strncmp(job->value[DTP_KEY_precision], "fp8", 3) == 0 && !bridged)
         job->value[DTP_KEY_precision][0] = '\0';
     if (frozen_is(job, DTP_KEY_checkpointing, "selective"))
         job->value[DTP_KEY_checkpointing][0] = '\0';

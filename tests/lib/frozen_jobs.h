@@ -75,7 +75,8 @@ enum frozen_who {
     FROZEN_STAGED,
     FROZEN_SPREAD,
     FROZEN_CARRIED,
-    FROZEN_GATHERED, /* draws depend on the place here: what is new stands last */
+    FROZEN_GATHERED,
+    FROZEN_BRIDGED, /* draws depend on the place here: what is new stands last */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -130,6 +131,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_SPREAD: return frozen_population(random_job_number) == FROZEN_OF_SPREAD;
     case FROZEN_CARRIED: return frozen_population(random_job_number) == FROZEN_OF_CARRIED;
     case FROZEN_GATHERED: return frozen_population(random_job_number) == FROZEN_OF_GATHERED;
+    case FROZEN_BRIDGED: return frozen_population(random_job_number) == FROZEN_OF_BRIDGED;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }
     return false;

@@ -465,6 +465,36 @@
     X(accumulate_sync, GATHERED, 1, "")                                                                                \
     X(reshard_after_forward, GATHERED, 1, "")                                                                          \
     X(wrap_layers, GATHERED, 1, "")                                                                                    \
-    X(optimizer, GATHERED, 1, "adamw")
+    X(optimizer, GATHERED, 1, "adamw")                                                                                 \
+    X(strategy, BRIDGED, 1, "ddp|zero1")                                                                               \
+    X(gpus, BRIDGED, 1, "8|16")                                                                                        \
+    X(gpus_per_node, BRIDGED, 1, "8")                                                                                  \
+    X(tp, BRIDGED, 1, "|2|4")                                                                                          \
+    X(pp, BRIDGED, 2, "2")                                                                                             \
+    X(cp, BRIDGED, 4, "2")                                                                                             \
+    X(cp_comm, BRIDGED, 2, "p2p|all_gather")                                                                           \
+    X(schedule, BRIDGED, 2, "1f1b|interleaved")                                                                        \
+    X(accumulate, BRIDGED, 1, "4")                                                                                     \
+    X(lora, BRIDGED, 1, "8|16|32")                                                                                     \
+    X(lora_targets, BRIDGED, 2, "q+k+v|q+k+v+o|gate+up+down")                                                          \
+    X(lora_dtype, BRIDGED, 1, "")                                                                                      \
+    X(lora_alpha, BRIDGED, 2, "32")                                                                                    \
+    X(lora_dropout, BRIDGED, 4, "0.1")                                                                                 \
+    X(base, BRIDGED, 1, "")                                                                                            \
+    X(dora, BRIDGED, 1, "")                                                                                            \
+    X(train_ends, BRIDGED, 1, "")                                                                                      \
+    X(checkpointing, BRIDGED, 1, "none|none|full|selective-attention")                                                 \
+    X(recompute_modules, BRIDGED, 1, "")                                                                               \
+    X(sequence_parallel, BRIDGED, 4, "false")                                                                          \
+    X(tp_overlap, BRIDGED, 4, "true")                                                                                  \
+    X(megatron_overlap, BRIDGED, 2, "true")                                                                            \
+    X(precision, BRIDGED, 1, "bf16-mixed|bf16-mixed|fp8-current|mxfp8")                                                \
+    X(gpu, BRIDGED, 1, "h100-sxm|h200-sxm|b200-sxm")                                                                   \
+    X(reduce_dtype, BRIDGED, 2, "bf16")                                                                                \
+    X(loss, BRIDGED, 1, "eager|native|fused")                                                                          \
+    X(optimizer, BRIDGED, 1, "adamw")                                                                                  \
+    X(offload, BRIDGED, 1, "none")                                                                                     \
+    X(seq, BRIDGED, 1, "1024|4096")                                                                                    \
+    X(position, BRIDGED, 1, "rope")
 
 #endif

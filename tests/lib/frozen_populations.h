@@ -35,6 +35,7 @@ enum frozen_of {
     FROZEN_OF_SPREAD,
     FROZEN_OF_CARRIED,
     FROZEN_OF_GATHERED,
+    FROZEN_OF_BRIDGED,
     FROZEN_OF_COUNT
 };
 
@@ -75,9 +76,10 @@ static const struct frozen_population frozen_populations[FROZEN_OF_COUNT] = {
     [FROZEN_OF_SPREAD] = {3470, &dtp_runtime_torch, false},      /* the same of PyTorch */
     [FROZEN_OF_CARRIED] = {3510, &dtp_runtime_torch, false},     /* checkpoints on the host */
     [FROZEN_OF_GATHERED] = {3540, &dtp_runtime_torch, false},    /* logits that tensor parallel ranks gather */
+    [FROZEN_OF_BRIDGED] = {3560, &dtp_runtime_megatron, false},  /* adapters with tp, pp and cp of Megatron */
 };
 
-#define FROZEN_JOBS 3560u
+#define FROZEN_JOBS 3600u
 
 static inline enum frozen_of frozen_population(uint64_t number)
 {
