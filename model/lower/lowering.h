@@ -527,10 +527,8 @@ void dtp_lower_embedding_backward(struct dtp_lowering *l);
 bool dtp_lower_spreads(const struct dtp_lowering *l);
 bool dtp_lower_cut_by_columns(const struct dtp_lowering *l, int matrix);
 bool dtp_lower_cut_by_rows(const struct dtp_lowering *l, int matrix);
-/* What it reads is gathered once for it and the adapter beside it, which keeps that (lower_divided_adapters.c). */
-bool dtp_lower_shares_input(const struct dtp_lowering *l, int matrix);
-/* Their group, and what stands for the whole step. */
-void dtp_lower_tensor_make(struct dtp_lowering *l);
+bool dtp_lower_shares_input(const struct dtp_lowering *l, int matrix); /* with its adapter, as it was gathered */
+void dtp_lower_tensor_make(struct dtp_lowering *l); /* their group, and what stands for the whole step */
 /* Bytes of all tokens' rows: of the stream; of what a matrix reads, as it stands. */
 uint64_t dtp_lower_whole_stream(const struct dtp_lowering *l, uint64_t element_bytes);
 uint64_t dtp_lower_whole_input(const struct dtp_lowering *l, int index);

@@ -18,6 +18,7 @@ void dtp_plan_derive_adapters(struct dtp_resolver *r)
     struct dtp_plan *p = r->plan;
     struct dtp_adapter_choice *a = &p->adapters;
     struct dtp_precision *d = &p->precision;
+    p->adapter_ranks = dtp_plan_divides_adapters(p) ? p->tp : 1;
     if (!a->rank) {
         d->autocast = false;
         return;

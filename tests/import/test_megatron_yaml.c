@@ -161,6 +161,20 @@ static void bridge_plans(void **state)
     assert_int_equal(file.job.plan.megatron.graphs, 0);
 }
 
+/* LoRA of peft/lora.py by its defaults, 32 and 32 of all linears. */
+static void bridge_adapters(void **state)
+{
+    (void)state;
+    read_yaml(BRIDGE "peft: {dropout: 0.1}\n", BRIDGE_TYPED);
+    const struct dtp_adapter_choice *a = &file.job.plan.adapters;
+    assert_int_equal(a->rank, 32);
+    assert_true(a->alpha == 32 && a->dropout == 0.1);
+    assert_int_equal(a->targets, DTP_TARGETS_ALL);
+    read_yaml(BRIDGE "peft: {dim: 16, alpha: 32, target_modules: [linear_qkv, linear_proj]}\n", BRIDGE_TYPED);
+    assert_int_equal(a->rank, 16);
+    assert_int_equal(a->targets, DTP_TARGETS_ATTENTION);
+}
+
 static void bridge_refused(void **state)
 {
     (void)state;
@@ -172,7 +186,9 @@ static void bridge_refused(void **state)
         {"  cuda_graph_impl: local\n  cuda_graph_scope: [attn]\n", "local graphs but of full_iteration"},
         {"mixed_precision: bf16_with_mxfp8_mixed\n", "keep parameters in fp8"},
         {"dist: {use_megatron_fsdp: true}\n", "Megatron-FSDP"},
-        {"peft: {dim: 8}\n", "adapters under Megatron"},
+        {"peft: {_target_: megatron.bridge.peft.dora.DoRA, dim: 8}\n", "peft._target_"},
+        {"peft: {target_modules: [linear_qkv, in_proj]}\n", "linear_qkv, linear_proj"},
+        {"peft: {sequence_parallel_input_regather: true}\n", "gathered again"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[1024];
@@ -191,7 +207,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nemo_where_it_is_silent), cmocka_unit_test(nemo_optimizers), cmocka_unit_test(nemo_refused),
-        cmocka_unit_test(bridge_over_a_recipe),    cmocka_unit_test(bridge_plans),    cmocka_unit_test(bridge_refused),
+        cmocka_unit_test(bridge_over_a_recipe),    cmocka_unit_test(bridge_plans),    cmocka_unit_test(bridge_adapters),
+        cmocka_unit_test(bridge_refused),
     };
     return cmocka_run_group_tests(tests, load_catalog, drop_all);
 }

@@ -176,8 +176,8 @@ static bool random_own_adapters(struct random_job *job)
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }
 
-/* Adapters alone trained, under PyTorch, Transformers' Trainer, DeepSpeed, our executor and Megatron: packed weights, DoRA, first
- * layers whose input has no gradient. */
+/* Adapters alone trained, under PyTorch, Transformers' Trainer, DeepSpeed, our executor and Megatron: packed weights,
+ * DoRA, first layers whose input has no gradient. */
 static void test_adapted_plans(void **state)
 {
     (void)state;

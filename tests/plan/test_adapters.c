@@ -254,7 +254,7 @@ static void test_refusals(void **state)
     assert_int_equal(resolve(&plan, &t, why), DTP_BAD_INPUT);
     assert_non_null(strstr(why, "is rank 8192"));
     plan = adapted(16);
-    plan.runtime = &dtp_runtime_megatron, plan.strategy = DTP_ZERO1;
+    plan.runtime = &dtp_runtime_megatron, plan.strategy = DTP_ZERO1, plan.adapters.train_ends = true;
     assert_int_equal(resolve(&plan, &t, why), DTP_BAD_INPUT);
     assert_non_null(strstr(why, "not modelled under runtime megatron"));
     plan = adapted(16);

@@ -19,6 +19,7 @@
 #include "lower/lowering.h"
 
 #include "base/bytes.h"
+#include "runtime/megatron/lower_frozen.h"
 #include "runtime/megatron/lower_stash.h"
 #include "runtime/megatron/megatron.h"
 
@@ -126,8 +127,6 @@ static uint64_t kept_bytes(const struct dtp_lowering *l, const struct part *part
 
 static uint64_t params_bytes(const struct dtp_lowering *l)
 {
-    if (l->adapts)
-        return l->bytes.params * model_elements(l);
     const struct part dense = part_of(l, false), experts = part_of(l, true);
     return kept_bytes(l, &dense) + kept_bytes(l, &experts);
 }
@@ -203,32 +202,12 @@ static void make_dummy_gradients(struct dtp_lowering *l)
                      l->transformer->ahead_layers ? l->compute * projection.out * projection.in : 0, true);
 }
 
-/* What is trained lies in DDP's buffers; what is frozen has no place there (requires_grad of
- * distributed_data_parallel.py). */
-static uint64_t frozen_bytes(const struct dtp_lowering *l)
-{
-    uint64_t bytes = l->root.all_bytes;
-    for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
-        bytes += dtp_lower_module_at(l, layer)->all_bytes;
-    return bytes - params_bytes(l);
-}
-
-static void make_adapters(struct dtp_lowering *l)
-{
-    dtp_buffer_id adapters =
-        dtp_lower_buffer(l, "adapters", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE, params_bytes(l), true);
-    whole(l)->whole[ADAPTERS] = adapters;
-    for (uint64_t layer = 0; layer < l->transformer->layers; layer++)
-        for (int part = l->matrices + 1; part < l->block.parts; part++)
-            l->state[layer].whole[part] = adapters;
-}
-
 static enum dtp_status make(struct dtp_lowering *l)
 {
     uint64_t total = model_elements(l), ranks = l->plan->shard_group;
     struct dtp_module_state *all = whole(l);
     all->params = dtp_lower_buffer(l, l->adapts ? "frozen params" : "params", DTP_OWNER_PARAMS, DTP_STREAM_COMPUTE,
-                                   l->adapts ? frozen_bytes(l) : params_bytes(l), true);
+                                   l->adapts ? dtp_megatron_frozen_bytes(l) : params_bytes(l), true);
     all->gradient_buffer =
         dtp_lower_buffer(l, "gradient buffer", DTP_OWNER_GRADS, DTP_STREAM_COMPUTE,
                          l->bytes.grads * (keeps_shards(l) ? dtp_divide_up(total, ranks) : total), true);
@@ -240,7 +219,7 @@ static enum dtp_status make(struct dtp_lowering *l)
         l->state[layer].gradient_buffer = all->gradient_buffer;
     }
     if (l->adapts)
-        make_adapters(l);
+        all->whole[ADAPTERS] = dtp_megatron_make_adapters(l);
     if (l->data_ranks == 1)
         return DTP_OK;
     struct buffered *made = l->own = calloc(1, sizeof *made);
