@@ -78,7 +78,7 @@ LET_BE = {
                         "stage3_max_reuse_distance stage3_prefetch_bucket_size stage3_param_persistence_threshold "
                         "transformers_layers autoep drop_tokens seq_parallel_communication_data_type zero_hpz_partition_size zero_quantized_weights "
                         "zero_quantized_gradients",
-        "of dtplan's executor": "clip_norm gradient_norm loss_chunk gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream delay_wgrad "
+        "of dtplan's executor": "gradient_norm loss_chunk gelu_epilogue activation_fp8_input_store stochastic_rounding gradient_stream delay_wgrad "
                                 "update_in_backward cuda_graph atomic_attention matmul_sms collective_ctas "
                                 "symmetric_windows gather_engine reduce_engine cp_chunks tp_chunks",
         "of adapters, which are refused": "lora_targets lora_parameters lora_dtype lora_dropout lora_alpha dora base train_ends",
@@ -165,6 +165,7 @@ class Choices:
         self.attention = p.take("attention", "flash", "flash2", "math")
         self.loss = p.take("loss", "eager", "fused")
         self.optimizer = p.take("optimizer", "adamw", "adamw-foreach")
+        self.clip_norm = p.take("clip_norm") or 0
         self.comm_hook = p.take("comm_hook", "none", "fp16", "bf16")
         self.sharded = self.strategy in ("full_shard", "shard_grad_op", "hybrid_shard", "zero3")
         if self.sharded and p.values.get("prefetch") is False:
@@ -580,6 +581,8 @@ class Run:
             loss = self.micro_step(i)
         if watch_gradients:
             self.gradient_bytes = bytes_of(p.grad for p in self.model.parameters() if p.grad is not None)
+        if self.choices.clip_norm:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.choices.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.cuda:

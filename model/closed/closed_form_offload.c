@@ -100,6 +100,8 @@ void dtp_timing_add_offload(const struct dtp_timing *c, const struct dtp_communi
     double up_s = up_bytes / pcie;
     /* AdamW on the host: reads p, g, m, v and writes p, m, v, in fp32 28 B a parameter; adapters are in their dtype. */
     double once = 7 * (dtp_plan_adapts(plan) ? (double)element.grads : 4);
+    if (dtp_plan_clips(plan)) /* read, then read and written */
+        once += 3 * (double)element.grads;
     double adam_bytes = c->own ? c->own->host_update_bytes : once * dtp_timing_optimizer_shard(c);
     double host = dtp_cluster_host_adam_bytes_per_s(c->cluster, &c->execution, adam_bytes);
     struct nvme_time nvme = nvme_time(c, communication, (double)element.params);

@@ -489,6 +489,10 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
         c->count[i] += m * s->adapters.count[i];
         tensor += bytes;
     }
+    const uint64_t norm = dtp_plan_norm_bytes(j->plan, j->plan->tp);
+    c->bytes[DTP_ALL_REDUCE] += norm;
+    c->count[DTP_ALL_REDUCE] += norm > 0;
+    tensor += norm;
     c->bytes[DTP_SEND_RECV] += boundary + s->joined_bytes;
     c->count[DTP_SEND_RECV] += (boundary ? m * 2 * j->plan->virtual_stages : 0) + s->joined_count;
     c->bytes[DTP_ALL_GATHER] += gathered;

@@ -286,6 +286,6 @@ void dtp_lower_join_norms(struct dtp_lowering *l)
         return;
     if (l->plan->post_validation)
         hand_norm_on(l);
-    else if (l->plan->runtime->clips)
+    else if (l->plan->runtime->clips || dtp_plan_clips(l->plan))
         sum_norms(l);
 }

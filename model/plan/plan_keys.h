@@ -80,6 +80,8 @@
     X(PREPARED, p->adapters.rank && p->adapters.prepare_kbit, "prepare_kbit")                                          \
     X(INT4, p->adapters.rank && p->adapters.base == DTP_BASE_INT4, "adapters (lora) on base int4")                     \
     X(EXECUTOR, p->runtime->executed, "runtime dtplan")                                                                \
+    X(CLIPPED, p->runtime->clips_by_key || (p->runtime->executed && !p->executor.update_in_backward),                  \
+      "runtimes torch and peft, and dtplan without update_in_backward")                                                \
     X(EXECUTOR_NORM, p->runtime->executed && !p->executor.update_in_backward,                                          \
       "runtime dtplan without update_in_backward")
 

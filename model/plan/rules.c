@@ -489,12 +489,23 @@ struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan)
         .launch_blocking = plan->launch_blocking,
         .windows = executor->symmetric_windows,
         .stochastic_rounding = executor->stochastic_rounding,
-        .clip_norm = executor->clip_norm,
+        .clip_norm = plan->clip_norm,
         .matmul_sms = executor->matmul_sms,
         .collective_ctas = executor->collective_ctas,
         .copied = (executor->gather_engine == DTP_ENGINE_COPY ? 1u << DTP_ALL_GATHER : 0) |
                   (executor->reduce_engine == DTP_ENGINE_COPY ? 1u << DTP_ALL_TO_ALL : 0),
     };
+}
+
+bool dtp_plan_clips(const struct dtp_plan *plan)
+{
+    return plan->clip_norm > 0 && plan->runtime->clips_by_key;
+}
+
+uint64_t dtp_plan_norm_bytes(const struct dtp_plan *plan, uint64_t ranks)
+{
+    bool sums = dtp_plan_clips(plan) && plan->offload == DTP_OFFLOAD_NONE && ranks > 1;
+    return sums ? 2 * dtp_divide_up(DTP_TORCH_NORM_BYTES, ranks) * (ranks - 1) : 0;
 }
 
 bool dtp_plan_divides_vocab(const struct dtp_plan *plan)

@@ -368,6 +368,9 @@ bool dtp_plan_pads_values(const struct dtp_transformer *transformer, const struc
 /* What a program of the plan says of its execution. */
 struct dtp_execution dtp_plan_execution(const struct dtp_plan *plan);
 
+/* Whether PyTorch's clip_grad_norm_ clips gradients, and what each of so many ranks sends to sum the norm of theirs. */
+bool dtp_plan_clips(const struct dtp_plan *plan);
+uint64_t dtp_plan_norm_bytes(const struct dtp_plan *plan, uint64_t ranks);
 /* Whether tensor parallel ranks share out the vocabulary, embedding, head and loss with it; else each has all of it. */
 bool dtp_plan_divides_vocab(const struct dtp_plan *plan);
 /* Ranks of whose rows of the embedding's table each makes the gradient; 1: of its own. DTensor gives replicated

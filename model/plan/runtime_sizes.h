@@ -9,6 +9,9 @@
 #define DTP_DDP_BUCKET_BYTES (UINT64_C(25) << 20)
 #define DTP_DDP_FIRST_BUCKET_BYTES (UINT64_C(1) << 20)
 
+/* A norm that ranks sum, of clip_grad_norm_: fp32. */
+#define DTP_TORCH_NORM_BYTES UINT64_C(4)
+
 /* Of our executor: a chunk's logits stay below this, large enough that the head's matmuls fill the device and its
  * weight gradient, which each chunk adds to, is a small part of the traffic; cuBLASLt's recommendation for Hopper, one
  * for each stream that runs matmuls. */

@@ -82,6 +82,8 @@ static void explain_collective(const struct wire *w, enum dtp_collective collect
                                double times, double bytes, double elements, double ranks, struct dtp_explanation *e)
 {
     double predicted = (double)(w->c->bytes[collective] - w->c->experts[collective].bytes);
+    if (collective == DTP_ALL_REDUCE && dtp_plan_shards_params(&w->job->plan))
+        predicted -= (double)dtp_plan_norm_bytes(&w->job->plan, w->u.ranks);
     double formula = times * bytes * elements * share(ranks);
     if (predicted == 0)
         return;
@@ -145,6 +147,9 @@ static void explain_sharded(const struct wire *w, struct dtp_explanation *e)
     explain_collective(w, DTP_ALL_REDUCE, "all-reduce between replicas", "reductions x 2 bytes x psi / N x (R-1)/R",
                        w->reductions, 2 * (double)w->b.reduce, w->padded / ranks + w->experts, (double)w->u.replicas,
                        e);
+    if (dtp_plan_norm_bytes(p, w->u.ranks))
+        dtp_explain_term(e, "all-reduce of the gradients' norm", "2 bytes x (N-1)/N",
+                         (double)dtp_plan_norm_bytes(p, w->u.ranks), "%.0f GPUs", ranks);
     explain_experts(w, e);
 }
 

@@ -83,11 +83,11 @@ static void test_norm_beside_copies(void **state)
     uint64_t without = nccl_bytes(&plan, &eight_gpus);
     plan.executor.gradient_norm = true;
     assert_int_equal(nccl_bytes(&plan, &eight_gpus) - without, dtp_calibration.nccl_communicator_bytes);
-    plan.executor.gradient_norm = false, plan.executor.clip_norm = 1;
+    plan.executor.gradient_norm = false, plan.clip_norm = 1;
     assert_int_equal(nccl_bytes(&plan, &eight_gpus) - without, dtp_calibration.nccl_communicator_bytes);
-    plan.strategy = DTP_HYBRID_SHARD, plan.shard_group = 4, plan.executor.clip_norm = 0;
+    plan.strategy = DTP_HYBRID_SHARD, plan.shard_group = 4, plan.clip_norm = 0;
     without = nccl_bytes(&plan, &eight_gpus);
-    plan.executor.clip_norm = 1;
+    plan.clip_norm = 1;
     assert_int_equal(nccl_bytes(&plan, &eight_gpus) - without,
                      dtp_calibration.nccl_communicator_bytes + dtp_calibration.nccl_split_bytes);
 }

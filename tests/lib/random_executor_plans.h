@@ -57,7 +57,7 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     if (plan.precision.reduce != plan.precision.compute && random_bool())
         plan.precision.reduce = plan.precision.compute;
     random_key("executor clip_norm");
-    plan.executor.clip_norm = random_bool() ? 1 : 0;
+    plan.clip_norm = random_bool() ? 1 : 0;
     random_key("executor prefetch_depth");
     plan.prefetch_depth = 1 + (uint32_t)random_below(3);
     random_key("executor loss_chunk");
@@ -69,8 +69,7 @@ static inline struct dtp_plan random_executor_plan(const struct dtp_cluster *clu
     random_key("executor gradient_stream");
     plan.executor.gradient_stream = random_bool();
     random_key("executor update_in_backward");
-    plan.executor.update_in_backward =
-        plan.executor.clip_norm == 0 && plan.offload == DTP_OFFLOAD_NONE && random_bool();
+    plan.executor.update_in_backward = plan.clip_norm == 0 && plan.offload == DTP_OFFLOAD_NONE && random_bool();
     random_key("executor gather_engine");
     plan.executor.gather_engine = random_below(3) ? DTP_ENGINE_SM : DTP_ENGINE_COPY;
     random_key("executor reduce_engine");
@@ -300,7 +299,7 @@ static inline void random_executor_describe(const struct random_job *job)
         t->head_bias, t->qk_norm, (unsigned long long)t->sliding_window, (unsigned long long)t->sliding_window_pattern,
         job->cluster.gpus, job->cluster.gpus_per_node, dtp_strategy_text(p->strategy), p->shard_group,
         p->reshard_after_forward, p->micro_batch, p->accumulate, p->accumulate_sync, (unsigned long long)p->sequence,
-        checkpointing, dtp_precision_name(&p->precision), dtp_dtype_text(p->precision.reduce), p->executor.clip_norm,
+        checkpointing, dtp_precision_name(&p->precision), dtp_dtype_text(p->precision.reduce), p->clip_norm,
         p->prefetch, p->prefetch_depth, (unsigned long long)p->executor.loss_chunk, p->executor.gelu_epilogue,
         p->executor.activation_fp8_input_store, (int)p->executor.gather_engine, (int)p->executor.reduce_engine,
         p->executor.gradient_stream, p->executor.update_in_backward, (unsigned long long)t->experts,

@@ -214,6 +214,9 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
         plan->optimizer = of_shapes[random_below(sizeof of_shapes / sizeof *of_shapes)];
         plan->projection_rank = 1u << random_below(8);
     }
+    random_key("clip_norm");
+    if (plan->runtime->clips_by_key && !random_frozen)
+        plan->clip_norm = random_below(3) == 0;
     random_key("update_in_backward");
     bool once = plan->accumulate == 1 || (!plan->accumulate_sync && plan->strategy != DTP_ZERO2);
     if (plan->runtime == &dtp_runtime_dtplan && scatters && once && plan->offload == DTP_OFFLOAD_NONE)

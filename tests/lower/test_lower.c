@@ -60,6 +60,43 @@ static const struct dtp_op *find(const struct dtp_program *program, enum dtp_op_
     return NULL;
 }
 
+/* clip_grad_norm_: all gradients are read, their norms become one number, of shards over all ranks, then all are read
+ * and written, and then the optimizer steps. In fp32, 4 bytes each; FSDP2's shards on 8 GPUs are an eighth, no row is
+ * padded. */
+static void check_clipped(enum dtp_strategy strategy, uint32_t gpus)
+{
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), gpus, 8);
+    struct dtp_plan plan = dtp_plan_default();
+    plan.strategy = strategy, plan.clip_norm = 1;
+    struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
+    double read = 0, scaled = 0, sums = 0;
+    int phase = 0; /* 0 norms, 1 the number of all ranks, 2 products, 3 updates */
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        int now = op->kind == DTP_OP_SQUARE_SUM   ? op->demand->bytes > 0 ? 0 : 1
+                  : op->kind == DTP_OP_CLIP_SCALE ? 2
+                  : op->kind == DTP_OP_OPTIMIZER  ? 3
+                                                  : phase;
+        assert_true(now >= phase);
+        phase = now;
+        read += op->kind == DTP_OP_SQUARE_SUM ? op->demand->bytes : 0;
+        scaled += op->kind == DTP_OP_CLIP_SCALE ? op->demand->bytes : 0;
+        sums += op->kind == DTP_OP_ALL_REDUCE ? op->demand->sent_bytes : 0;
+    }
+    assert_int_equal(phase, 3);
+    assert_true(read == 4.0 * 6738415616 / gpus && scaled == 2 * read);
+    assert_true(sums == (gpus > 1 ? 2 * 7 : 0)); /* 4 bytes around a ring of 8, a byte each */
+    dtp_program_destroy(program);
+}
+
+static void test_clipped_gradients(void **state)
+{
+    (void)state;
+    check_clipped(DTP_DDP, 1);
+    check_clipped(DTP_FULL_SHARD, 8);
+}
+
 /* Megatron adds each bf16 gradient to an fp32 sum in the matmul's output pass, to zeros the first time: 4 read and 4
  * written instead of 2. The sum is scaled once before it is reduced. The closed form counts the same kernels. */
 static void test_megatron_adds_gradients_in_matmuls(void **state)
@@ -327,6 +364,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_gpu),
                                        cmocka_unit_test(test_checkpointing_replays_three_matmuls),
+                                       cmocka_unit_test(test_clipped_gradients),
                                        cmocka_unit_test(test_megatron_adds_gradients_in_matmuls),
                                        cmocka_unit_test(test_megatron_overlaps),
                                        cmocka_unit_test(test_fsdp_order),

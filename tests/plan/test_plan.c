@@ -231,9 +231,9 @@ static void test_updates_in_backward(void **state)
     assert_refused(plan, "update_in_backward", "leave out accumulate_sync");
     plan.accumulate = 1, plan.executor.gradient_norm = true;
     assert_refused(plan, "gradient_norm", "without update_in_backward");
-    plan.executor.clip_norm = 1;
+    plan.clip_norm = 1;
     assert_refused(plan, "clip_norm", "without update_in_backward");
-    plan.executor.clip_norm = 0, plan.executor.gradient_norm = false, plan.offload = DTP_OFFLOAD_OPTIMIZER;
+    plan.clip_norm = 0, plan.executor.gradient_norm = false, plan.offload = DTP_OFFLOAD_OPTIMIZER;
     assert_refused(plan, "update_in_backward", "offload optimizer");
     plan = with_strategy("zero2", "dtplan");
     plan.executor.update_in_backward = true, plan.accumulate = 2;

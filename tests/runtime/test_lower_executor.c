@@ -60,7 +60,7 @@ static void test_programs_to_look_at(void **state)
 {
     (void)state;
     struct dtp_plan plan = plan_of(DTP_DDP);
-    plan.executor.clip_norm = 1;
+    plan.clip_norm = 1;
     expect_golden("step_one_gpu.txt", plan, 1);
     expect_golden("step_full_shard.txt", plan_of(DTP_FULL_SHARD), 4);
 }
@@ -444,7 +444,7 @@ static void test_offload(void **state)
     size_t update = position_of(program, DTP_OP_HOST_OPTIMIZER, 4, 0);
     assert_true(update < position_of(program, DTP_OP_ATTENTION_BACKWARD, 3, 0));
     dtp_program_destroy(program);
-    plan = plan_of(DTP_FULL_SHARD), plan.offload = DTP_OFFLOAD_PARAMS, plan.executor.clip_norm = 1;
+    plan = plan_of(DTP_FULL_SHARD), plan.offload = DTP_OFFLOAD_PARAMS, plan.clip_norm = 1;
     for (uint32_t gpus = 1; gpus <= 4; gpus += 3) {
         plan.shard_group = 0;
         program = lower(&t, &plan, gpus);

@@ -77,7 +77,7 @@ static void test_what_hides_a_key_is_named(void **state)
     assert_non_null(strstr(faults.text[0], " only; leave out it or prefetch"));
     plan = dtp_plan_default();
     plan.strategy = DTP_FULL_SHARD, plan.runtime = &dtp_runtime_dtplan;
-    plan.executor.update_in_backward = true, plan.executor.clip_norm = 2;
+    plan.executor.update_in_backward = true, plan.clip_norm = 2;
     assert_int_equal(resolve(plan, &faults), DTP_BAD_INPUT);
     assert_non_null(strstr(faults.text[0], "clip_norm: is for "));
     assert_non_null(strstr(faults.text[0], " only; leave out it or update_in_backward"));

@@ -77,7 +77,7 @@ static void test_host_update_beside_backward(void **state)
         job.transformer.heads = job.transformer.kv_heads = 32;
         job.asked.runtime = &dtp_runtime_dtplan;
         job.asked.offload = i % 2 ? DTP_OFFLOAD_PARAMS : DTP_OFFLOAD_OPTIMIZER;
-        job.asked.executor.clip_norm = i / 2 ? 1 : 0;
+        job.asked.clip_norm = i / 2 ? 1 : 0;
         job.plan = job.asked;
         if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, &faults) != DTP_OK ||
             dtp_simulated_create(&job, &options, &s, &faults) != DTP_OK)

@@ -108,7 +108,7 @@
  *   SQUARE_SUM               INPUT -> PARTIALS (DTP_EXECUTOR_SQUARE_SUM_PARTIALS floats of one module, whose number the
  *                            offset tells; experts that ranks divide have the numbers behind all others, in the order
  *                            of layers). Of what tensor parallel ranks have whole the first counts the squares
- *   CLIP_SCALE               PARTIALS (all modules) -> SCALARS UPDATE; clips by plan.executor.clip_norm, 0: not
+ *   CLIP_SCALE               PARTIALS (all modules) -> SCALARS UPDATE; clips by plan.clip_norm, 0: not
  *   OPTIMIZER                WEIGHT_GRADIENT, SCALARS, WEIGHT, MASTER (bf16-mixed), MOMENT1, MOMENT2 of one module, or
  *                            of this rank's shard of it. Moments of 8 bits have SCALE and OTHER_SCALE (fp32, of each
  *                            DTP_EXECUTOR_MOMENT_BLOCK elements); without a second or both it is SGD

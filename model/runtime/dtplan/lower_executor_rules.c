@@ -96,7 +96,7 @@ void dtp_executor_rules(const struct dtp_transformer *transformer, const struct 
     out->stream_tokens = tokens / out->tensor_ranks;
     out->tensor_chunks = dtp_executor_tensor_chunks(plan);
     /* Whether fp16 overflowed is seen by the norm. */
-    out->gradient_norm = plan->executor.clip_norm > 0 || plan->executor.gradient_norm || out->scales_loss;
+    out->gradient_norm = plan->clip_norm > 0 || plan->executor.gradient_norm || out->scales_loss;
     find_sharding(t, cluster, plan, out);
     out->chunk_tokens = chunk_tokens(plan, tokens, element * out->vocab_stride);
     out->chunk_count = dtp_divide_up(tokens, out->chunk_tokens);

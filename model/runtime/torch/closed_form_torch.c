@@ -120,9 +120,25 @@ static double factors_s(const struct dtp_timing *timing)
     return kernels * dtp_cluster_kernel_launch_s(timing->cluster, &timing->execution) * dtp_plan_reductions(plan);
 }
 
+/* One pass that reads the rank's gradients and one that reads and writes them (lower_clip.h). */
+static double clip_s(const struct dtp_timing *timing)
+{
+    const struct dtp_plan *plan = timing->plan;
+    struct dtp_units units;
+    struct dtp_element_bytes element;
+    if (!dtp_plan_clips(plan))
+        return 0;
+    dtp_units_count(timing->transformer, timing->cluster, plan, &units);
+    dtp_element_bytes_count(plan, &element);
+    uint64_t elements = dtp_plan_shards_grads(plan) ? units.trained_shard : units.trained;
+    uint64_t bytes = dtp_plan_adapts(plan) ? dtp_plan_gradients_bytes(timing->transformer, plan, elements)
+                                           : dtp_bytes_product(element.grads, elements);
+    return 3 * (double)bytes / timing->streaming_bytes_per_s;
+}
+
 static double beside_update_s(const struct dtp_timing *timing)
 {
-    return factors_s(timing) + products_s(timing);
+    return factors_s(timing) + products_s(timing) + clip_s(timing);
 }
 
 /* What FSDP2 copies out is as wide as what is gathered. A group of one rank casts each weight itself where it is wanted

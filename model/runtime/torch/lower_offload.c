@@ -137,10 +137,30 @@ void dtp_lower_download(struct dtp_lowering *l, struct dtp_lower_unit *unit, dtp
         add_on_host(l, unit);
 }
 
+/* clip_grad_norm_ (lower_clip.h) of gradients on the host, which CPU cores read, and then read and write. */
+static void clip_on_host(struct dtp_lowering *l)
+{
+    struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
+    for (uint64_t i = 0; i < 2 * (s->count + s->roots) && dtp_plan_clips(l->plan); i++) {
+        bool scales = i >= s->count + s->roots;
+        struct dtp_lower_unit *unit = &s->unit[scales ? i - s->count - s->roots : i];
+        if (!unit->shard)
+            continue;
+        struct dtp_draft draft;
+        dtp_lower_stand(l, unit->root ? DTP_NO_LAYER : (uint16_t)unit->first);
+        dtp_draft_begin(l, &draft, DTP_OP_HOST_OPTIMIZER, scales ? "clipped gradients" : "gradient norm");
+        draft.op.stream = DTP_STREAM_HOST;
+        dtp_draft_use(&draft, unit->grads, scales ? DTP_UPDATE : DTP_READ);
+        draft.op.demand.bytes = (scales ? 2 : 1) * (double)(l->bytes.grads * unit->shard);
+        dtp_draft_end(l, &draft);
+    }
+}
+
 void dtp_lower_host_step(struct dtp_lowering *l)
 {
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     wait_for(l, "gradients downloaded");
+    clip_on_host(l);
     for (uint64_t i = 0; i < s->count + s->roots; i++) {
         struct dtp_lower_unit *unit = &s->unit[i];
         if (!unit->shard)

@@ -4,6 +4,7 @@
  * awaited at the end of backward (reducer.cpp). */
 #include "lower/ddp_buckets.h"
 #include "plan/optimizer_state.h"
+#include "runtime/torch/lower_clip.h"
 #include "runtime/torch/lower_comm_hook.h"
 #include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/lower_muon.h"
@@ -318,6 +319,37 @@ static void free_rows(struct dtp_lowering *l, dtp_buffer_id rows)
     dtp_draft_end(l, &draft);
 }
 
+static void list_gradients(const struct dtp_lowering *l, uint64_t index, const struct dtp_lower_module *module,
+                           dtp_buffer_id out[DTP_MAX_PARTS])
+{
+    for (int part = 0; part < module->parts; part++) {
+        bool apart = l->state[index].kept[part].index != DTP_NO_INDEX;
+        out[part] = apart || !l->own ? l->state[index].kept[part] : bucket_of(l, index, part);
+    }
+}
+
+static bool module_at(struct dtp_lowering *l, uint64_t index, struct dtp_clipped *out)
+{
+    *out = (struct dtp_clipped){0};
+    if (index > l->transformer->layers)
+        return false;
+    const struct dtp_lower_module *module = dtp_lower_module_at(l, index);
+    dtp_lower_stand(l, index == l->transformer->layers ? DTP_NO_LAYER : (uint16_t)index);
+    list_gradients(l, index, module, out->grads);
+    out->count = module->parts, out->elements = module->trained_elements;
+    for (int part = 0; part < module->parts; part++) {
+        out->tensors += module->trained[part] ? module->tensors[part] : 0;
+        if (module->trained[part] && module->largest[part] > out->longest)
+            out->longest = module->largest[part];
+    }
+    return true;
+}
+
+static void passes_done(struct dtp_lowering *l)
+{
+    dtp_torch_take_norm(l, module_at, DTP_NO_INDEX, 1);
+}
+
 static void update_modules(struct dtp_lowering *l)
 {
     uint64_t ranks = l->plan->shard_group, before = 0;
@@ -327,10 +359,7 @@ static void update_modules(struct dtp_lowering *l)
         const struct dtp_lower_module *module = dtp_lower_module_at(l, i);
         dtp_lower_stand(l, root ? DTP_NO_LAYER : (uint16_t)i);
         dtp_buffer_id grads[DTP_MAX_PARTS];
-        for (int part = 0; part < module->parts; part++) {
-            bool apart = l->state[i].kept[part].index != DTP_NO_INDEX;
-            grads[part] = apart || !l->own ? l->state[i].kept[part] : bucket_of(l, i, part);
-        }
+        list_gradients(l, i, module, grads);
         if (root && rows.index != DTP_NO_INDEX)
             grads[DTP_ROOT_EMBEDDING] = rows;
         uint64_t end = before + module->trained_elements;
@@ -348,6 +377,7 @@ static void update_modules(struct dtp_lowering *l)
 
 static void step(struct dtp_lowering *l)
 {
+    dtp_torch_clip(l, module_at);
     dtp_buffer_id roots = dtp_lower_foreach_begin(l, dtp_divide_up(dtp_lower_all_elements(l), l->plan->shard_group));
     update_modules(l);
     dtp_lower_foreach_end(l, roots);
@@ -360,6 +390,7 @@ const struct dtp_lower_hooks dtp_lower_ddp = {
     .before_forward = dtp_torch_call_compiled,
     .before_backward = dtp_torch_call_compiled,
     .end_backward = end_backward,
+    .passes_done = passes_done,
     .gradient_made = gradient_made,
     .gradient_rests = gradient_rests,
     .step = step,

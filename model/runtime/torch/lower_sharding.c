@@ -14,6 +14,8 @@
  * What is a unit: lower_units.c. */
 #include "base/pick.h"
 #include "plan/host_calls.h"
+#include "runtime/torch/lower_clip.h"
+#include "runtime/torch/lower_clip.h"
 #include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/lower_units.h"
 #include "runtime/torch/torch.h"
@@ -560,6 +562,7 @@ static void step_units(struct dtp_lowering *l)
 
 static void step(struct dtp_lowering *l)
 {
+    dtp_torch_clip_units(l);
     dtp_buffer_id roots = dtp_lower_foreach_begin(l, dtp_lower_all_shard(l));
     step_units(l);
     dtp_lower_foreach_end(l, roots);
@@ -583,6 +586,7 @@ const struct dtp_lower_hooks dtp_lower_fsdp = {
     .before_experts = before_experts,
     .after_experts = after_experts,
     .chunk_done = chunk_done,
+    .passes_done = dtp_torch_take_norm_of_units,
     .gradient_rests = gradient_rests,
     .step = step,
 };

@@ -95,6 +95,7 @@ const struct dtp_runtime dtp_runtime_peft = {
     .ddp = true,
     .hooked = 1u << DTP_DDP,
     .fsdp = true,
+    .clips_by_key = true,
     .foreach_optimizer = true,
     .optimizer_shapes = 1u << DTP_STATE_PROJECTED, /* galore_torch, apollo_torch */
     .adapters = true,

@@ -273,6 +273,7 @@ const struct dtp_runtime dtp_runtime_torch = {
     .walks_gathered = true,
     .dtensor = true,
     .compiles = true,
+    .clips_by_key = true,
     .foreach_optimizer = true,
     .optimizer_shapes =
         1u << DTP_STATE_FACTORS | 1u << DTP_STATE_MATRICES | 1u << DTP_STATE_PROJECTED | 1u << DTP_STATE_ROWS,

@@ -147,11 +147,20 @@ static void add_host_copies(struct dtp_traffic *job)
         dtp_bytes_product(gathers, u->total_shard * job->bytes.params) - kept * job->bytes.params;
 }
 
+/* Of shards (lower_clip.h); where gradients are whole, each rank has it. */
+static void norm(struct dtp_traffic *job)
+{
+    uint64_t bytes = dtp_plan_norm_bytes(job->plan, job->units.ranks);
+    if (bytes)
+        dtp_traffic_add(job, DTP_ALL_REDUCE, bytes, 1, job->units.ranks, 1);
+}
+
 void dtp_torch_traffic(struct dtp_traffic *job)
 {
-    if (dtp_plan_shards_params(job->plan))
+    if (dtp_plan_shards_params(job->plan)) {
         sharded_units(job);
-    else
+        norm(job);
+    } else
         replicated(job);
     if (job->plan->offload != DTP_OFFLOAD_NONE)
         add_host_copies(job);
