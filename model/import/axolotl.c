@@ -76,6 +76,8 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     worst = dtp_worse(worst, dtp_make_adapters(r, &(struct dtp_adapter_defaults){.nested = true, .linear = true}));
     if (attention)
         worst = dtp_worse(worst, dtp_make_key(r, "attention", attention, "attention"));
+    if (!deepspeed) /* whose engine clips by its own file; else it is Trainer's default */
+        worst = dtp_worse(worst, dtp_make_clipping(r, "max_norm", "1"));
     return dtp_worse(worst,
                      dtp_make_key(r, "optimizer", deepspeed || !optim ? "adamw" : optim, optim ? "optim" : NULL));
 }
@@ -114,6 +116,7 @@ static void write_settings(struct dtp_writing *w)
     dtp_say_key(w, "checkpointing");
     dtp_say_key(w, "compile");
     dtp_say(w, "optim", dtp_written_value(w, "optimizer"));
+    dtp_say(w, "max_norm", dtp_written_value(w, "clip_norm"));
     dtp_say(w, "attention", dtp_attention_text(plan->attention));
     if (dtp_plan_is_fsdp(plan))
         write_fsdp(w, plan);

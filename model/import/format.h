@@ -95,6 +95,9 @@ bool dtp_fact_is_auto(const struct dtp_reading *reading, const char *fact);
 enum dtp_status dtp_make_key(struct dtp_reading *reading, const char *key, const char *value, const char *fact);
 /* The model that a fact names as Hugging Face's hub does ("meta-llama/Llama-2-7b-hf"), or the folder that holds it. */
 enum dtp_status dtp_make_model(struct dtp_reading *reading, const char *fact);
+/* clip_norm of a fact, or of `standard` (NULL: none) where the file does not say it; nothing where the line has a
+ * runtime that clips by rules of its own. */
+enum dtp_status dtp_make_clipping(struct dtp_reading *reading, const char *fact, const char *standard);
 /* Whether something that comes before the file says the key: the line, a scenario, a file behind it. */
 bool dtp_is_said(const struct dtp_reading *reading, const char *key);
 /* What the line says of the key; NULL: nothing. And whether it does. */

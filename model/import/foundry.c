@@ -65,6 +65,7 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     worst = make(r, worst, "attention", attention ? attention : "flash2", attention ? "attention" : NULL);
     worst = make(r, worst, "loss", loss ? loss : "fused", loss ? "loss" : NULL);
     worst = make(r, worst, "fused_qkv", "true", NULL);
+    worst = dtp_worse(worst, dtp_make_clipping(r, "max_norm", NULL));
     return make(r, worst, "optimizer", "adamw-foreach", NULL);
 }
 

@@ -213,7 +213,8 @@ static bool says_true(const struct dtp_scenario *scenario, const char *key)
 /* Flags that have to stand beside the files: of the cluster and of money, of a model that the files do not say, the
  * length of sequences if they do not, how the ends of the model are wrapped, which is a matter of torchtitan's version,
  * how the installed Transformers calls experts, what launch.sh tells the allocator (and torchtitan's run_train.sh, for
- * which its file is read), and whose layers it is where the user's program is not Trainer. */
+ * which its file is read), whose layers it is where the user's program is not Trainer, and that nothing is clipped by
+ * programs that always do. */
 static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_scenario *to, const struct dtp_job *job,
                                  char *typed, size_t bytes, struct dtp_faults *faults)
 {
@@ -236,14 +237,17 @@ static enum dtp_status add_typed(const struct dtp_scenario *from, struct dtp_sce
         bool segments = strcmp(keys[i].key, "expandable_segments") == 0 &&
                         job->plan.expandable_segments != says_true(to, keys[i].key);
         value = segments ? job->plan.expandable_segments ? "true" : "false" : value;
+        bool clips = strcmp(keys[i].key, "clip_norm") == 0 && dtp_scenario_get(to, keys[i].key) &&
+                     job->plan.runtime->clips_by_key && !(job->plan.clip_norm > 0);
+        value = clips ? "0" : value;
         bool runtime = strcmp(keys[i].key, "runtime") == 0 && dtp_scenario_get(to, keys[i].key) &&
                        strcmp(dtp_scenario_get(to, keys[i].key), job->plan.runtime->name) != 0;
         value = runtime ? job->plan.runtime->name : value;
         bool installed = strcmp(keys[i].key, "grouped_experts") == 0;
         bool nodes = strcmp(keys[i].key, "nodes") == 0 && dtp_scenario_get(to, "gpus");
         bool known = dtp_scenario_get(to, keys[i].key) || (strcmp(section, "plan") == 0 && !seq && !installed);
-        if (!value || (known && !ends && !layers && !runtime && !segments) ||
-            (strcmp(section, "model") == 0 && model) || nodes)
+        bool told = ends || layers || runtime || segments || clips;
+        if (!value || (known && !told) || (strcmp(section, "model") == 0 && model) || nodes)
             continue;
         worst = dtp_scenario_set(to, keys[i].key, value, "command line", 0, faults);
         size_t used = strlen(typed);

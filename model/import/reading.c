@@ -168,6 +168,16 @@ enum dtp_status dtp_make_key(struct dtp_reading *r, const char *key, const char 
     return set_key(r, key, value, entry);
 }
 
+enum dtp_status dtp_make_clipping(struct dtp_reading *r, const char *fact, const char *standard)
+{
+    static const char *const own[] = {"deepspeed", "megatron", "nanotron"};
+    const char *runtime = dtp_typed(r, "runtime"), *said = dtp_fact(r, fact), *norm = said ? said : standard;
+    for (size_t i = 0; runtime && i < sizeof own / sizeof *own; i++)
+        if (strcmp(runtime, own[i]) == 0)
+            norm = NULL;
+    return norm ? dtp_make_key(r, "clip_norm", norm, said ? fact : NULL) : DTP_OK;
+}
+
 /* ---- facts --------------------------------------------------------------------------------------------------------
  */
 

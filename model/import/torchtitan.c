@@ -419,6 +419,7 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     worst = dtp_worse(worst, read_formats(r));
     worst = dtp_worse(worst, read_checkpointing(r));
     worst = dtp_worse(worst, read_compile(r));
+    worst = dtp_worse(worst, dtp_make_clipping(r, "max_norm", "1"));
     return dtp_worse(worst, dtp_make_key(r, "optimizer", is(implementation, "fused") ? "adamw" : "adamw-foreach",
                                          dtp_fact(r, "implementation") ? "implementation" : "optimizer"));
 }
@@ -529,6 +530,8 @@ static void write_settings(struct dtp_writing *w)
     write_formats(w);
     write_degrees(w);
     write_checkpointing(w);
+    if (plan->clip_norm > 0) /* 0 would make zeros of all gradients there */
+        dtp_say(w, "max_norm", dtp_written_value(w, "clip_norm"));
     dtp_say(w, "compile", plan->compile ? "true" : "false");
     if (plan->compile)
         dtp_say(w, "components", plan->compile_loss ? "both" : "model");

@@ -136,6 +136,7 @@ static enum dtp_status read_settings(struct dtp_reading *r)
         worst = dtp_worse(worst, dtp_make_key(r, "reduce_dtype", "bf16", "dtype"));
     if (is(optimizer, "adamw") && !is(dtp_fact(r, "fused"), "true"))
         optimizer = "adamw-foreach";
+    worst = dtp_worse(worst, dtp_make_clipping(r, "max_norm", NULL));
     return optimizer ? dtp_worse(worst, dtp_make_key(r, "optimizer", optimizer, "optimizer")) : worst;
 }
 
@@ -199,6 +200,8 @@ static void write_settings(struct dtp_writing *w)
     dtp_say(w, "reshard", dtp_strategy_text(plan->strategy));
     if (plan->activation_offload)
         dtp_say(w, "carries", "true");
+    if (plan->clip_norm > 0)
+        dtp_say(w, "max_norm", dtp_written_value(w, "clip_norm"));
     if (plan->tp > 1)
         dtp_say_key(w, "tp");
     if (plan->cp > 1)

@@ -238,6 +238,8 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     /* trl/trainer/model_config.py: lora_r 16, lora_alpha 32, lora_dropout 0.05, use_bnb_nested_quant false */
     worst = dtp_worse(worst, dtp_make_adapters(r, &(struct dtp_adapter_defaults){"16", "32", "0.05", false, false}));
     worst = read_projection(r, optim, worst);
+    if (!deepspeed)                                                      /* whose engine clips by its own file */
+        worst = dtp_worse(worst, dtp_make_clipping(r, "max_norm", "1")); /* training_args.py */
     return dtp_worse(worst,
                      dtp_make_key(r, "optimizer", deepspeed || !optim ? "adamw" : optim, optim ? "optim" : NULL));
 }
@@ -267,8 +269,10 @@ static void write_settings(struct dtp_writing *w)
         dtp_say(w, "projected", "attn,mlp");
         dtp_say(w, "optim_args", arguments);
     }
-    if (!deepspeed)
+    if (!deepspeed) {
         dtp_say_key(w, "compile");
+        dtp_say(w, "max_norm", dtp_written_value(w, "clip_norm"));
+    }
     dtp_write_base(w, "bnb_4bit_quant_storage");
 }
 
