@@ -51,19 +51,20 @@
  * unset or sets it to bf16). Its no_sync is for DDP models only, so FSDP reduces in every micro-step. MPT has one Wqkv,
  * a FlashAttention-1 kernel (attn_impl triton, submit_benchmarks.py) and flash-attn's fused cross entropy.
  * DecoupledAdamW runs one operation after the other, nearest to foreach. Its amp_fp8 is Transformer Engine's
- * DelayedScaling. */
+ * DelayedScaling. MPT's yamls, which the script reads, clip gradients (algorithms.gradient_clipping, threshold 1.0). */
 #define COMPOSER_RULES                                                                                                 \
     .fp8 = "fp8-delayed", .runtime = "torch", .optimizer = "adamw-foreach", .loss = "fused", .attention = "flash1",    \
     .reduce = "bf16", .selective = DTP_SELECTIVE_MATMUL, .fsdp1 = true, .fsdp_syncs_always = true,                     \
-    .fused_matmuls = true
+    .fused_matmuls = true, .clips = true
 /* torchtitan reduces in fp32 and in every micro-step; "selective" is op-SAC unless the notes say (layer). Stages are
  * those of generate_llm_fqn_per_model_part, two a rank where the schedule has several and the row does not say how many
  * (pipeline_llm). Its own RMSNorm, and torch's that followed in March 2025, is a chain of operators unless compiled.
- * What it prints of memory is reserved (components/metrics.py, max_reserved_gib). */
+ * It clips gradients in every step (train.py; --training.max_norm 1.0). What it prints of memory is reserved
+ * (components/metrics.py, max_reserved_gib). */
 #define TORCHTITAN                                                                                                     \
     .runtime = "torch", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash2",                            \
     .selective = DTP_SELECTIVE_MATMUL, .fsdp_syncs_always = true, .counts_ends = true, .sequence_parallel = true,      \
-    .logs_reserved = true
+    .logs_reserved = true, .clips = true
 #define CHAINED_NORMS .norm_chain = true
 /* Its loss is compiled with the model since pull request 1033 of April 2025 (components/loss.py), the ends of the model
  * are units since 1094 of July; PyTorch kept the root unit before. The page of async TP names a commit of June 2025
@@ -80,10 +81,10 @@
 #define HELD_LOGITS .hold_logits = true
 /* fms-fsdp's policy bfSixteen reduces in bf16; "selective" is every k-th block (configurations.md), k not stated: 2, or
  * 1 where the job would not fit otherwise. Norms are ibm-fms' LayerNormParameterized with
- * use_high_precision_pow (fms/models/llama.py). */
+ * use_high_precision_pow (fms/models/llama.py). It clips gradients (train_utils.py; grad_clip_thresh 1). */
 #define FMS_RULES                                                                                                      \
     .runtime = "torch", .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2", .reduce = "bf16",        \
-    .selective = DTP_SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true, CHAINED_NORMS
+    .selective = DTP_SELECTIVE_EVERY_SECOND_BLOCK, .fsdp1 = true, .clips = true, CHAINED_NORMS
 /* The script of h200_torch_runs.csv, and that of h200_more_runs.csv with the same dense models, known by their notes:
  * fused QKV and gate+up, RoPE in fp32, no_sync. It builds the model on the meta device, and to_empty() then gives a
  * tied head storage of its own, except where fully_shard came before. */
@@ -109,14 +110,17 @@
 #define AUTOMODEL_RULES TORCH_RULES, .fsdp_syncs_always = true
 /* Transformers' Trainer and TRL's with peft's adapters; its AdamW was PyTorch's foreach until release 5
  * (training_args.py: optim adamw_torch), Accelerate's FSDP FSDP1 (fsdp_version 1), and logits were shifted until
- * release 4.49: the published rows are of 2023 and 2024. */
+ * release 4.49: the published rows are of 2023 and 2024.
+ * Who clips gradients, as it does (max_grad_norm 1): CLIPS. */
+#define CLIPS .clips = true
 #define TRAINER_RULES                                                                                                  \
     .optimizer = "adamw-foreach", .loss = "eager", .attention = "flash2", .selective = DTP_SELECTIVE_ATTENTION,        \
     .fsdp1 = true, .shifted_logits = true
 /* Release 5: AdamW fused, FSDP2, weights in the checkpoint's format, PyTorch's SDPA. */
 #define TRAINER_5_RULES                                                                                                \
     .runtime = "peft", .optimizer = "adamw-fused", .loss = "eager", .attention = "flash",                              \
-    .selective = DTP_SELECTIVE_ATTENTION, .names_fsdp = true, .keeps_root = true, .notes_settings = true
+    .selective = DTP_SELECTIVE_ATTENTION, .names_fsdp = true, .keeps_root = true, .notes_settings = true,              \
+    .clips = true
 #define PEFT_RULES .runtime = "peft", TRAINER_RULES
 /* Qwen's finetune.py (QwenLM/Qwen), with peft of 2023, whose adapters are as wide as the matrix beside them
  * (LoraLayer.update_layer before autocast_adapter_dtype of release 0.11): lora_dropout of its LoraArguments; neither it
@@ -209,14 +213,14 @@ static const struct dtp_run_framework frameworks[] = {
     {.word = "DeepSpeed", DEEPSPEED_RULES},
     /* lora_dropout: scripts/benchmarks/scenarios.yaml; finetune.py, LoraArguments; of LoraConfig by itself 0 */
     /* packed: scripts/benchmarks/benchmark.py, max_seq_len_matrix */
-    {.word = "fms-acceleration", PEFT_RULES, .lora_dropout = 0.1, .packed = 4096},
+    {.word = "fms-acceleration", PEFT_RULES, CLIPS, .lora_dropout = 0.1, .packed = 4096},
     /* peft's adapters on Transformers' models under FSDP1; lora_dropout: train.py */
     {.word = "fsdp_qlora", PEFT_RULES, .lora_dropout = 0.1},
     {.word = "finetune.py", .note = "GPTQ", .runtime = "deepspeed", QWEN_RULES, .gptq_operators = true},
-    {.word = "finetune.py", .runtime = "peft", QWEN_RULES},
+    {.word = "finetune.py", .runtime = "peft", QWEN_RULES, CLIPS},
     {.word = "Transformers 5", TRAINER_5_RULES},
-    {.word = "Trainer", PEFT_RULES},
-    {.word = "PEFT", PEFT_RULES},
+    {.word = "Trainer", PEFT_RULES, CLIPS},
+    {.word = "PEFT", PEFT_RULES, CLIPS},
     {.word = "", TORCH_RULES},
 };
 

@@ -62,6 +62,7 @@ struct dtp_run_framework {
     bool logs_reserved;   /* a figure without a kind is what the allocator reserved, which the program prints */
     bool logs_no_memory;  /* neither the program nor its trainer prints what it holds: a figure without a kind is the
                              driver's */
+    bool clips;           /* gradients are clipped to a norm of 1 where nobody asks for anything else */
     bool eager_loss;      /* compile leaves the loss alone */
 };
 

@@ -40,6 +40,13 @@ static void write_optimizer(struct writer *w)
     REFUSE(w, "optim %.*s of Transformers' Trainer is not modelled", (int)strcspn(at, "; "), at);
 }
 
+void dtp_run_write_clipping(struct writer *w, const char *runtime)
+{
+    bool torch = strcmp(runtime, "torch") == 0 || strcmp(runtime, "peft") == 0;
+    if (torch && (w->framework->clips || noted(w, "clip_grad_norm 1")))
+        set_text(w, "clip_norm", "1");
+}
+
 void dtp_run_write_libraries(struct writer *w)
 {
     if (!w->framework->notes_settings)

@@ -569,6 +569,7 @@ static enum dtp_status set_all(const struct dtp_run *row, const struct dtp_catal
     write_checkpointing(&w);
     write_offload(&w);
     write_kernels(&w);
+    dtp_run_write_clipping(&w, runtime_of(&w));
     dtp_run_write_libraries(&w);
     return w.status > shaped ? w.status : shaped;
 }

@@ -79,6 +79,8 @@ void dtp_run_write_stages(struct writer *w, const char *schedule);
 void dtp_run_write_power(struct writer *w, const struct dtp_gpu *gpu);
 /* run_libraries.c: what notes of rows say that libraries themselves were measured for. */
 void dtp_run_write_libraries(struct writer *w);
+/* Whether gradients are clipped, by the program's rules or by notes. */
+void dtp_run_write_clipping(struct writer *w, const char *runtime);
 /* What a run under DeepSpeed's engine sets there. */
 void dtp_run_write_engine(struct writer *w);
 /* Under Megatron's distributed optimizer: whether weights are kept as casts, and what the optimizer keeps. */
