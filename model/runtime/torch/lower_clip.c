@@ -44,6 +44,17 @@ static void pass(struct dtp_lowering *l, enum dtp_op_kind kind, const char *name
     dtp_draft_end(l, &draft);
 }
 
+void dtp_torch_count_clipped(const struct dtp_lowering *l, const struct dtp_lower_module *module, int part,
+                             uint64_t ranks, struct dtp_clipped *out)
+{
+    bool one = module->rows[part] && !dtp_plan_calls_experts(l->plan);
+    uint64_t longest = dtp_divide_up(one ? module->elements[part] : module->largest[part], ranks);
+    if (!module->trained[part])
+        return;
+    out->tensors += one ? 1 : module->tensors[part];
+    out->longest = longest > out->longest ? longest : out->longest;
+}
+
 /* One number for each chunk of the longest gradient, of every gradient. */
 static void make_numbers(struct dtp_lowering *l, dtp_clipped_at *at)
 {
@@ -128,11 +139,8 @@ static bool unit_at(struct dtp_lowering *l, uint64_t index, struct dtp_clipped *
         return true;
     for (uint64_t i = 0; i < dtp_unit_modules(unit); i++) {
         struct dtp_unit_module at = dtp_unit_module(l, unit, i);
-        for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part)) {
-            uint64_t longest = dtp_divide_up(at.module->largest[part], unit->ranks);
-            out->tensors += at.module->trained[part] ? at.module->tensors[part] : 0;
-            out->longest = longest > out->longest ? longest : out->longest;
-        }
+        for (int part = at.first; part < at.end; part = dtp_unit_next(&at, part))
+            dtp_torch_count_clipped(l, at.module, part, unit->ranks, out);
     }
     dtp_lower_stand(l, unit->root ? DTP_NO_LAYER : (uint16_t)unit->first);
     out->grads[0] = unit->grads, out->count = 1, out->elements = unit->shard;

@@ -24,6 +24,9 @@ struct dtp_clipped {
     int count;
     uint64_t elements, tensors, longest;
 };
+/* Adds a part of a module, of which each of `ranks` has a shard. Experts are one tensor, unless they are called. */
+void dtp_torch_count_clipped(const struct dtp_lowering *l, const struct dtp_lower_module *module, int part,
+                             uint64_t ranks, struct dtp_clipped *out);
 /* The next module's in `out`, `index` counted from 0; false behind the last. */
 typedef bool dtp_clipped_at(struct dtp_lowering *l, uint64_t index, struct dtp_clipped *out);
 

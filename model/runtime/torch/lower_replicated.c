@@ -337,11 +337,8 @@ static bool module_at(struct dtp_lowering *l, uint64_t index, struct dtp_clipped
     dtp_lower_stand(l, index == l->transformer->layers ? DTP_NO_LAYER : (uint16_t)index);
     list_gradients(l, index, module, out->grads);
     out->count = module->parts, out->elements = module->trained_elements;
-    for (int part = 0; part < module->parts; part++) {
-        out->tensors += module->trained[part] ? module->tensors[part] : 0;
-        if (module->trained[part] && module->largest[part] > out->longest)
-            out->longest = module->largest[part];
-    }
+    for (int part = 0; part < module->parts; part++)
+        dtp_torch_count_clipped(l, module, part, 1, out);
     return true;
 }
 
