@@ -9,6 +9,7 @@
 #include "plan/gelu_chain.h"
 #include "plan/graph_modules.h"
 #include "plan/layer_tensors.h"
+#include "plan/second_matmuls.h"
 #include "plan/slice.h"
 #include "cost/calibration.h"
 #include "cost/op_cost.h"
@@ -24,8 +25,6 @@
  * outside optimizer, loss and weight casts took 71.6 ms eager and 18.3 ms compiled for the LLaMA under autocast, which
  * these counts turn into 2.5 and 2.9 TB/s; 60.5 and 16.0 ms in pure bf16: 2.4 and 2.7 TB/s; GPT-2 2.2 and 3.3 TB/s. */
 
-/* torchtitan recomputes the even-numbered of wq, wk, wv, wo, w1, w3, w2: wk, wo, w3 (internals of its op-level
- * checkpointing); fused projections shift that order to wqkv, wo, w13, w2: wo and w2 are recomputed. */
 static void list_matmuls(const struct dtp_plan *plan, const struct dtp_layer_kind *block, bool packed, double received,
                          double parts, struct dtp_block_work *work)
 {
@@ -55,7 +54,7 @@ static void list_matmuls(const struct dtp_plan *plan, const struct dtp_layer_kin
                                        .grouped = matrix->expert && !block->calls_experts,
                                        .expert = matrix->expert,
                                        .wide = matrix->wide,
-                                       .recomputed = !packed && i % 2 == 1,
+                                       .recomputed = !packed && !dtp_second_matmul(block, i),
                                        .ends = i == block->matrices - 1 && !block->experts};
     }
 }

@@ -178,6 +178,10 @@ static enum dtp_status read_degrees(struct dtp_reading *r, struct degrees *d)
     if (worst == DTP_OK && !d->shard && typed && dtp_number_parse_integer(typed, false, 1, UINT32_MAX, &gpus) &&
         gpus == d->replicas * d->tp * d->pp * d->cp)
         d->shard = 1;
+    else if (worst == DTP_OK && !d->shard && !typed && dtp_is_said(r, "nodes") && (d->tp > 1 || d->pp > 1))
+        return dtp_refuse_fact(r, d->tp > 1 ? "tp" : "pp",
+                               "leaves, or does not leave, GPUs that share what is left, and mixed precision hangs on "
+                               "that; give --gpus in place of --nodes, or write data_parallel_shard_degree out");
     return worst;
 }
 
@@ -188,17 +192,14 @@ static bool shares(const struct degrees *d)
     return d->shard != 1 || d->cp > 1;
 }
 
-static enum dtp_status read_strategy(struct dtp_reading *r)
+static enum dtp_status read_strategy(struct dtp_reading *r, const struct degrees *d)
 {
     const char *leftover = dtp_fact(r, "shard");
-    struct degrees d;
-    enum dtp_status worst = read_degrees(r, &d);
-    if (worst != DTP_OK)
-        return worst;
-    const uint64_t replicas = d.replicas, shard = d.shard, tp = d.tp, pp = d.pp, cp = d.cp;
+    enum dtp_status worst = DTP_OK;
+    const uint64_t replicas = d->replicas, shard = d->shard, tp = d->tp, pp = d->pp, cp = d->cp;
     if (shard && !dtp_is_said(r, "gpus") && !dtp_is_said(r, "nodes"))
         worst = make_count(r, "gpus", replicas * shard * tp * pp * cp, "shard");
-    bool ddp = !shares(&d);
+    bool ddp = !shares(d);
     if (replicas > 1 && !ddp && !shard)
         return dtp_refuse_fact(r, "replicate",
                                "beside data_parallel_shard_degree %s it does not say how many GPUs share a copy; "
@@ -343,23 +344,20 @@ static enum dtp_status read_formats_apart(struct dtp_reading *r, const struct de
 }
 
 /* Stored in fp32 or bf16, gathered and computed in mixed_precision_param, reduced in fp32. */
-static enum dtp_status read_formats(struct dtp_reading *r)
+static enum dtp_status read_formats(struct dtp_reading *r, const struct degrees *d)
 {
-    struct degrees d;
     const char *stored = or_else(dtp_fact(r, "dtype"), "fp32"), *mixed = or_else(dtp_fact(r, "mixed"), "bf16");
     bool fp8 = is(dtp_fact(r, "converters"), "fp8") || is(dtp_fact(r, "old_fp8"), "true");
     if (fp8 && !is(mixed, "bf16"))
         return dtp_refuse_fact(r, "mixed", "fp8 is modelled beside bf16 for the rest; set it to bfloat16");
-    if (read_degrees(r, &d) != DTP_OK)
-        return DTP_BAD_INPUT;
-    if (fp8 && !shares(&d) && (d.tp > 1 || d.pp > 1))
-        return dtp_refuse_fact(r, d.tp > 1 ? "tp" : "pp",
+    if (fp8 && !shares(d) && (d->tp > 1 || d->pp > 1))
+        return dtp_refuse_fact(r, d->tp > 1 ? "tp" : "pp",
                                "with fp8 and without FSDP leaves all but matmuls in fp32, which is not modelled; let "
                                "GPUs share (data_parallel_shard_degree)");
-    if (!fp8 && !shares(&d))
-        return read_formats_apart(r, &d, is(stored, "bf16"), is(mixed, "bf16"));
+    if (!fp8 && !shares(d))
+        return read_formats_apart(r, d, is(stored, "bf16"), is(mixed, "bf16"));
     enum dtp_status reduces = DTP_OK;
-    if (shares(&d))
+    if (shares(d))
         reduces = dtp_make_key(r, "reduce_dtype", or_else(dtp_fact(r, "reduce"), "fp32"),
                                dtp_fact(r, "reduce") ? "reduce" : NULL);
     if (fp8)
@@ -413,10 +411,12 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     if (!is(dtp_typed(r, "runtime"), "dtplan")) /* run_train.sh: PYTORCH_ALLOC_CONF */
         worst = dtp_worse(worst, dtp_make_key(r, "expandable_segments", "true", NULL));
     worst = dtp_worse(worst, read_model(r));
-    worst = dtp_worse(worst, read_strategy(r));
+    struct degrees d;
+    const enum dtp_status degrees = read_degrees(r, &d);
+    worst = dtp_worse(worst, degrees == DTP_OK ? read_strategy(r, &d) : degrees);
     worst = dtp_worse(worst, read_batch(r));
     worst = dtp_worse(worst, read_pipeline(r));
-    worst = dtp_worse(worst, read_formats(r));
+    worst = dtp_worse(worst, degrees == DTP_OK ? read_formats(r, &d) : degrees);
     worst = dtp_worse(worst, read_checkpointing(r));
     worst = dtp_worse(worst, read_compile(r));
     worst = dtp_worse(worst, dtp_make_clipping(r, "max_norm", "1"));

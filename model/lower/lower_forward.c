@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "plan/norm_chain.h"
+#include "plan/second_matmuls.h"
 
 /* ---- norms and residual sums ------------------------------------------------------------------------------------- */
 
@@ -569,7 +570,7 @@ void dtp_lower_block_forward(struct dtp_lowering *l)
 static bool replays_last(const struct dtp_lowering *l)
 {
     if (l->checkpointing.keeps == DTP_KEEPS_SECOND_MATMULS)
-        return l->tensors.kind.experts || (l->matrices - 1) % 2 == 1;
+        return !dtp_second_matmul(&l->tensors.kind, l->matrices - 1);
     return l->checkpointing.calls_modules && !l->plan->runtime->stops_replay;
 }
 

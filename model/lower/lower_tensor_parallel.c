@@ -18,6 +18,7 @@
 
 #include "base/bytes.h"
 #include "cost/calibration.h"
+#include "plan/second_matmuls.h"
 
 /* ---- one collective ---------------------------------------------------------------------------------------------- */
 
@@ -237,5 +238,6 @@ void dtp_forward_drop_terms(const struct pass *pass, struct dtp_draft *draft)
 bool dtp_forward_multiplies_again(const struct pass *pass, int matrix)
 {
     const struct dtp_lowering *l = pass->l;
-    return l->tensors.terms_kept && matrix < l->matrices - 1 && pass->replay && dtp_lower_cut_by_rows(l, matrix);
+    return pass->replay && dtp_keeps_eager_sums(l->plan) && dtp_lower_cut_by_rows(l, matrix) &&
+           !dtp_second_matmul(&l->tensors.kind, matrix);
 }

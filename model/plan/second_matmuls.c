@@ -13,6 +13,14 @@ static bool is_counted(const struct dtp_layer_matrix *matrix)
     return !matrix->expert && matrix->id != DTP_MATRIX_ROUTER;
 }
 
+bool dtp_second_matmul(const struct dtp_layer_kind *kind, int matrix)
+{
+    int before = 0;
+    for (int i = 0; i < matrix; i++)
+        before += is_counted(&kind->matrix[i]);
+    return is_counted(&kind->matrix[matrix]) && before % 2 == 0;
+}
+
 uint64_t dtp_packed_matmuls(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
 {
     const struct dtp_layer_kind *kind = &tensors->kind;
@@ -23,16 +31,26 @@ uint64_t dtp_packed_matmuls(const struct dtp_layer_tensors *tensors, const struc
     return kept;
 }
 
+static bool keeps_sums(const struct dtp_plan *plan)
+{
+    return dtp_plan_checkpoint_rule(plan).keeps == DTP_KEEPS_SECOND_MATMULS && plan->runtime->dtensor &&
+           plan->sequence_shards > 1;
+}
+
+bool dtp_keeps_eager_sums(const struct dtp_plan *plan)
+{
+    return keeps_sums(plan) && !plan->compile;
+}
+
 uint64_t dtp_second_matmuls(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
 {
     const struct dtp_layer_kind *kind = &tensors->kind;
     uint64_t kept = plan->attention == DTP_ATTENTION_MATH ? 0 : BIT(CORE) | BIT(CORE_STATE);
-    int count = 0;
     for (int i = 0; i < kind->matrices; i++)
-        if (is_counted(&kind->matrix[i]) && count++ % 2 == 0 && stays(tensors, plan, i))
+        if (dtp_second_matmul(kind, i) && stays(tensors, plan, i))
             kept |= UINT64_C(1) << kind->matrix[i].result;
-    if (plan->runtime->dtensor && plan->sequence_shards > 1)
-        kept |= BIT(MIDDLE);
+    if (keeps_sums(plan))
+        kept |= BIT(MIDDLE) | (plan->compile ? 0 : BIT(DOWN));
     if (kind->exchanged && kind->kv_latent)
         kept |= BIT(RECEIVED) | BIT(RETURNED);
     return kept;
@@ -40,6 +58,5 @@ uint64_t dtp_second_matmuls(const struct dtp_layer_tensors *tensors, const struc
 
 bool dtp_keeps_terms(const struct dtp_layer_tensors *tensors, const struct dtp_plan *plan)
 {
-    return dtp_plan_checkpoint_rule(plan).keeps == DTP_KEEPS_SECOND_MATMULS && plan->runtime->dtensor &&
-           plan->sequence_shards > 1 && !plan->compile && tensors->kind.matrices % 2;
+    return dtp_keeps_eager_sums(plan) && dtp_second_matmul(&tensors->kind, tensors->kind.matrices - 1);
 }

@@ -63,20 +63,16 @@ static uint64_t root_bytes(const struct dtp_traffic *job)
     return u->root_shard * u->ranks * job->bytes.compute - narrowed;
 }
 
-/* Experts that ranks divide are gathered and reduced apart, among those that have the same ones: a replay in backward
- * gathers them for itself (lower_sharding.c). */
+/* Experts that ranks divide are gathered and reduced apart, among those that have the same ones. */
 static void add_experts(struct dtp_traffic *job, uint64_t gathers)
 {
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
-    struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
     uint64_t n = u->expert_ranks, layers = u->expert_layers, shard = layers * u->expert_shard, ep = plan->ep;
-    bool again = plan->reshard_after_forward && rule.keeps != DTP_KEEPS_ALL_BUT_CORE;
-    uint64_t replays = again ? plan->accumulate * dtp_checkpointed_layers_with(&rule, job->transformer, true) : 0;
     if (!u->expert_shard)
         return;
-    uint64_t gathered = dtp_bytes_product(gathers, shard) + dtp_bytes_product(replays, u->expert_shard);
-    struct dtp_scales gather = {dtp_traffic_ring(gathered * n * job->bytes.compute, n), gathers * layers + replays};
+    struct dtp_scales gather = {dtp_traffic_ring(dtp_bytes_product(gathers, shard) * n * job->bytes.compute, n),
+                                gathers * layers};
     struct dtp_scales reduce = {dtp_bytes_product(job->reductions, dtp_traffic_ring(shard * n * job->bytes.reduce, n)),
                                 job->reductions * layers};
     if (n > 1) {
