@@ -76,7 +76,8 @@ enum frozen_who {
     FROZEN_SPREAD,
     FROZEN_CARRIED,
     FROZEN_GATHERED,
-    FROZEN_BRIDGED, /* draws depend on the place here: what is new stands last */
+    FROZEN_BRIDGED,
+    FROZEN_EXCHANGED, /* draws depend on the place here: what is new stands last */
 };
 
 static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
@@ -131,6 +132,7 @@ static inline bool frozen_knows(enum frozen_who who, const struct dtp_draft *d)
     case FROZEN_SPREAD: return frozen_population(random_job_number) == FROZEN_OF_SPREAD;
     case FROZEN_CARRIED: return frozen_population(random_job_number) == FROZEN_OF_CARRIED;
     case FROZEN_GATHERED: return frozen_population(random_job_number) == FROZEN_OF_GATHERED;
+    case FROZEN_EXCHANGED: return frozen_population(random_job_number) == FROZEN_OF_EXCHANGED;
     case FROZEN_BRIDGED: return frozen_population(random_job_number) == FROZEN_OF_BRIDGED;
     case FROZEN_NEWEST: return frozen_population(random_job_number) >= FROZEN_OF_PIPED;
     }

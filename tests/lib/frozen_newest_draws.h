@@ -495,6 +495,29 @@
     X(optimizer, BRIDGED, 1, "adamw")                                                                                  \
     X(offload, BRIDGED, 1, "none")                                                                                     \
     X(seq, BRIDGED, 1, "1024|4096")                                                                                    \
-    X(position, BRIDGED, 1, "rope")
+    X(position, BRIDGED, 1, "rope")                                                                                    \
+    X(runtime, EXCHANGED, 1, "torch")                                                                                  \
+    X(strategy, EXCHANGED, 1, "full_shard")                                                                            \
+    X(gpus, EXCHANGED, 1, "4|8|16")                                                                                    \
+    X(gpus_per_node, EXCHANGED, 1, "8")                                                                                \
+    X(nodes, EXCHANGED, 1, "")                                                                                         \
+    X(tp, EXCHANGED, 1, "")                                                                                            \
+    X(cp, EXCHANGED, 1, "")                                                                                            \
+    X(ep, EXCHANGED, 1, "2|4")                                                                                         \
+    X(checkpointing, EXCHANGED, 1, "selective|selective|full|none")                                                    \
+    X(compile, EXCHANGED, 1, "")                                                                                       \
+    X(fsdp1, EXCHANGED, 1, "")                                                                                         \
+    X(precision, EXCHANGED, 1, "bf16-mixed|bf16-pure")                                                                 \
+    X(accumulate, EXCHANGED, 1, "4|8")                                                                                 \
+    X(accumulate_sync, EXCHANGED, 1, "")                                                                               \
+    X(reshard_after_forward, EXCHANGED, 1, "")                                                                         \
+    X(wrap_layers, EXCHANGED, 1, "")                                                                                   \
+    X(optimizer, EXCHANGED, 1, "adamw")                                                                                \
+    X(offload, EXCHANGED, 1, "none")                                                                                   \
+    X(loss, EXCHANGED, 1, "eager|fused")                                                                               \
+    X(attention, EXCHANGED, 1, "flash")                                                                                \
+    X(pp, EXCHANGED, 2, "2|4")                                                                                         \
+    X(schedule, EXCHANGED, 2, "1f1b|interleaved|zb-v|gpipe")                                                           \
+    X(seq, EXCHANGED, 1, "512|2048")
 
 #endif

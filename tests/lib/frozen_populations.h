@@ -36,6 +36,7 @@ enum frozen_of {
     FROZEN_OF_CARRIED,
     FROZEN_OF_GATHERED,
     FROZEN_OF_BRIDGED,
+    FROZEN_OF_EXCHANGED,
     FROZEN_OF_COUNT
 };
 
@@ -77,9 +78,10 @@ static const struct frozen_population frozen_populations[FROZEN_OF_COUNT] = {
     [FROZEN_OF_CARRIED] = {3510, &dtp_runtime_torch, false},     /* checkpoints on the host */
     [FROZEN_OF_GATHERED] = {3540, &dtp_runtime_torch, false},    /* logits that tensor parallel ranks gather */
     [FROZEN_OF_BRIDGED] = {3560, &dtp_runtime_megatron, false},  /* adapters with tp, pp and cp of Megatron */
+    [FROZEN_OF_EXCHANGED] = {3600, &dtp_runtime_torch, true},    /* experts in stages of PyTorch, kept by operators */
 };
 
-#define FROZEN_JOBS 3600u
+#define FROZEN_JOBS 3660u
 
 static inline enum frozen_of frozen_population(uint64_t number)
 {

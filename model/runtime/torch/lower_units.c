@@ -125,7 +125,7 @@ static void cut_experts(struct dtp_lowering *l)
 {
     struct dtp_lower_sharding *s = dtp_lower_sharding_of(l);
     for (uint64_t layer = 0; s->experts && layer < l->transformer->layers; layer++) {
-        if (!dtp_transformer_layer_has_experts(l->transformer, layer))
+        if (dtp_lower_mlp(l, layer) != DTP_LAYER_EXPERTS)
             continue;
         s->experts[layer] = (struct dtp_lower_unit){.first = layer, .end = layer + 1, .experts = true};
         make_unit(l, &s->experts[layer]);
