@@ -348,9 +348,9 @@ grep -q '^  by formulas, .*dtplan whatif simulates' out || failed "advice withou
 expect 0 --params 1e9 --gpus 8 --gpu h100 --strategy full_shard --fidelity bounds
 ! grep -q '^  by formulas' out || failed "advice of an estimated plan: $(tail -n 4 out)"
 # A runtime without adapters is refused as that, not for its defaults too, which nobody typed.
-expect 2 --model llama-2-7b --lora 16 --runtime megatron --strategy zero1 --gpus 8
-says "lora: is not modelled under runtime megatron"
-[[ $(wc -l <err) == 1 ]] || failed "adapters under megatron: $(cat err)"
+expect 2 --model llama-2-7b --lora 16 --runtime nanotron --strategy zero1 --gpus 8 --precision bf16-mixed
+says "lora: is not modelled under runtime nanotron"
+[[ $(wc -l <err) == 1 ]] || failed "adapters under nanotron: $(cat err)"
 expect 2 --model ./
 says "name the config.json in it"
 # Measurements are not written over.
