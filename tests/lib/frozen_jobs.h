@@ -1,10 +1,9 @@
 /* Jobs that stay the same: number 0, 1, 2, ... is one job for ever, written as a user would type it.
  *
- * They are the random plans of random_plans.h and random_executor_plans.h with every other key of the scenario table
- * on top. Each key is drawn from a stream of its own, hashed from the job's number and the key's name, so that a key
- * that is added, or drawn otherwise, changes the jobs that have it and no others. Most choices are kept where they
- * belong (below: who knows a key), so that most jobs resolve; of every sixteenth job all stay, for refusals are
- * answers too. */
+ * They are the random plans of random_plans.h and random_executor_plans.h with every other key of the scenario table on
+ * top. Each key is drawn from a stream of its own, hashed from the job's number and the key's name: one that is added,
+ * or drawn otherwise, changes the jobs that have it and no others. Most choices are kept where they belong (below: who
+ * knows a key), so that most jobs resolve; of every sixteenth job all stay, for refusals are answers too. */
 #ifndef TEST_FROZEN_JOBS_H
 #define TEST_FROZEN_JOBS_H
 
