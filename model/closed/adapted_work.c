@@ -121,9 +121,7 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
 {
     for (int m = 0; m < kind->matrices; m++) {
         const struct dtp_layer_matrix *matrix = &kind->matrix[m];
-        double calls = (double)matrix->groups; /* of experts, which are called one after the other */
-        if (kind->sorts_rows)
-            calls = 1;
+        double calls = kind->calls_experts ? (double)matrix->groups : 1; /* of experts, one after the other */
         if (matrix->folded) {
             count_folded(kind, plan, matrix, out);
             continue;
