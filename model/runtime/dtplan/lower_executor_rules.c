@@ -15,7 +15,7 @@
 static uint64_t chunk_tokens(const struct dtp_plan *plan, uint64_t tokens, uint64_t row_bytes)
 {
     uint64_t most = dtp_executor_loss_chunk_rows(plan->executor.loss_chunk, row_bytes);
-    return tokens < most ? tokens : most;
+    return tokens < most ? tokens > 1 ? tokens : 1 : most; /* of none, as of a seq that cp does not divide, one */
 }
 
 static uint64_t attention_workspace(const struct dtp_transformer *t, const struct dtp_plan *plan, bool backward)
