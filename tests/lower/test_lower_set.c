@@ -61,6 +61,25 @@ static void test_all_are_legal(void **state)
             fail_msg("%s: %u combinations", dtp_schedule_row((enum dtp_schedule_kind)kind)->word, legal[kind]);
 }
 
+/* Under PyTorch, of stages whose first layers have experts where the model's are dense, and of such that take turns. */
+static void test_experts_behind_dense_layers(void **state)
+{
+    (void)state;
+    for (uint64_t step = 1; step <= 2; step++)
+        for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+            struct dtp_transformer t = small_model(3 * (uint64_t)ranks);
+            struct dtp_cluster cluster = test_cluster(test_h200(), 4 * ranks, 4);
+            struct dtp_plan plan = dtp_plan_default();
+            t.experts = 8, t.experts_per_token = 2, t.expert_ffn = 192;
+            t.dense_layers = step == 1 ? 2 : 0, t.expert_layer_step = step == 1 ? 0 : 2;
+            plan.runtime = dtp_runtime_find("torch"), plan.strategy = DTP_FULL_SHARD;
+            plan.pp = ranks, plan.ep = 2, plan.accumulate = ranks, plan.sequence = 128;
+            struct dtp_program_set set = proven_set(&t, &cluster, &plan);
+            assert_int_equal(set.role_count, ranks);
+            dtp_program_set_release(&set);
+        }
+}
+
 /* Two tensor parallel ranks send half of the stream each, 1 x 128 x 256 x 2 bytes, and gather it where it arrives: 3
  * micro-batches over one boundary, both ways. */
 static void test_scattered_sends(void **state)
@@ -239,9 +258,13 @@ static void test_limit_of_a_role(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_are_legal),      cmocka_unit_test(test_what_waits_for_the_allocator),
-        cmocka_unit_test(test_scattered_sends),    cmocka_unit_test(test_stages_add_up_to_the_model),
-        cmocka_unit_test(test_kept_micro_batches), cmocka_unit_test(test_uneven_stages),
+        cmocka_unit_test(test_all_are_legal),
+        cmocka_unit_test(test_experts_behind_dense_layers),
+        cmocka_unit_test(test_what_waits_for_the_allocator),
+        cmocka_unit_test(test_scattered_sends),
+        cmocka_unit_test(test_stages_add_up_to_the_model),
+        cmocka_unit_test(test_kept_micro_batches),
+        cmocka_unit_test(test_uneven_stages),
         cmocka_unit_test(test_limit_of_a_role),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
