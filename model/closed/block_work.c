@@ -54,7 +54,7 @@ static void list_matmuls(const struct dtp_plan *plan, const struct dtp_layer_kin
                                        .grouped = matrix->expert && !block->calls_experts,
                                        .expert = matrix->expert,
                                        .wide = matrix->wide,
-                                       .recomputed = !packed && !dtp_second_matmul(block, i),
+                                       .recomputed = !packed && dtp_second_matmul_again(block, plan, i),
                                        .ends = i == block->matrices - 1 && !block->experts};
     }
 }

@@ -180,8 +180,8 @@ static enum dtp_status read_degrees(struct dtp_reading *r, struct degrees *d)
         d->shard = 1;
     else if (worst == DTP_OK && !d->shard && !typed && dtp_is_said(r, "nodes") && (d->tp > 1 || d->pp > 1))
         return dtp_refuse_fact(r, d->tp > 1 ? "tp" : "pp",
-                               "leaves, or does not leave, GPUs that share what is left, and mixed precision hangs on "
-                               "that; give --gpus in place of --nodes, or write data_parallel_shard_degree out");
+                               "needs the number of GPUs: without any left to share parameters torchtitan trains in "
+                               "fp32; give --gpus in place of --nodes, or write data_parallel_shard_degree out");
     return worst;
 }
 

@@ -37,6 +37,13 @@ static bool keeps_sums(const struct dtp_plan *plan)
            plan->sequence_shards > 1;
 }
 
+bool dtp_second_matmul_again(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, int matrix)
+{
+    const enum dtp_layer_matrix_id id = kind->matrix[matrix].id;
+    const bool sum_alone = keeps_sums(plan) && plan->compile && id == DTP_MATRIX_OUTPUT;
+    return !dtp_second_matmul(kind, matrix) && !sum_alone;
+}
+
 bool dtp_keeps_eager_sums(const struct dtp_plan *plan)
 {
     return keeps_sums(plan) && !plan->compile;

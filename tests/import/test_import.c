@@ -236,6 +236,8 @@ static void torchtitan_without_fsdp(void **state)
     assert_int_equal(file.job.plan.attention, DTP_ATTENTION_MATH);
     import("[model]\nflavor = \"8B\"\n[parallelism]\ntensor_parallel_degree = 2\n", "gpu=h200-sxm gpus=4");
     assert_int_equal(file.job.plan.precision.compute, DTP_BF16); /* two share */
+    expect_refusal("[model]\nflavor = \"8B\"\n[parallelism]\ntensor_parallel_degree = 8\n", "gpu=h200-sxm nodes=1",
+                   "needs the number of GPUs");
     expect_refusal("[model]\nflavor = \"8B\"\nconverters = [\"float8\"]\n[parallelism]\n"
                    "pipeline_parallel_degree = 2\n[float8]\nfilter_fqns = [\"output\"]\n",
                    "gpu=h200-sxm gpus=2", "without FSDP leaves all but matmuls in fp32");
