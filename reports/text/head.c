@@ -241,7 +241,7 @@ static size_t choice_words(enum dtp_key key, const struct dtp_draft *draft, char
     return (size_t)snprintf(out, bytes, ", %s%s", dtp_key_name(key), text);
 }
 
-/* What the executor alone reads, and clip_norm, where they are not the default. */
+/* What the executor alone reads, clip_norm, and what moves activations and logits, where they are not the default. */
 static void executor_words(const struct dtp_plan *plan, char *out, size_t bytes)
 {
     const struct dtp_draft draft = {.plan = *plan}, standard = {.plan = dtp_plan_unchosen()};
@@ -249,7 +249,9 @@ static void executor_words(const struct dtp_plan *plan, char *out, size_t bytes)
     out[0] = '\0';
     for (int key = 0; key < DTP_KEY_COUNT && used < bytes; key++) {
         enum dtp_key_reader reader = dtp_key_reader((enum dtp_key)key);
-        if ((reader == DTP_READER_EXECUTOR || reader == DTP_READER_EXECUTOR_NORM || reader == DTP_READER_CLIPPED) &&
+        const bool moves = key == DTP_KEY_activation_offload || key == DTP_KEY_gathered_logits;
+        if ((moves || reader == DTP_READER_EXECUTOR || reader == DTP_READER_EXECUTOR_NORM ||
+             reader == DTP_READER_CLIPPED) &&
             !dtp_key_same((enum dtp_key)key, &draft, &standard))
             used += choice_words((enum dtp_key)key, &draft, out + used, bytes - used);
     }
