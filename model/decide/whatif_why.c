@@ -116,6 +116,8 @@ static void add_traffic(const struct dtp_variant *from, const struct dtp_variant
             was = (double)a->bytes[i];
             is = (double)b->bytes[i] * scale;
         }
+    if (was < 1e-6 * is) /* norms of clipped gradients, a number each */
+        was = 0;
     if (difference(was, is) < 0.01 * fmax((double)a->total_bytes, (double)b->total_bytes * scale))
         dtp_append(out, bytes, "%s", a->total_bytes ? " (the same bytes)" : "");
     else if (scale != 1)
