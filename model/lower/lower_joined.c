@@ -88,7 +88,7 @@ static void join_directions(struct dtp_lowering *l)
 }
 
 /* Head and embedding are one matrix of which the first stage and the one with the head have a copy each; or a module
- * there that predicts further ahead reads the table. */
+ * there that predicts further ahead reads the table. Beside adapters it is frozen: no stage has a gradient of it. */
 bool dtp_lower_tied_peer(const struct dtp_lowering *l, uint32_t *peer)
 {
     const struct dtp_schedule *schedule = l->role.pipeline->schedule;
@@ -98,6 +98,8 @@ bool dtp_lower_tied_peer(const struct dtp_lowering *l, uint32_t *peer)
         stage--;
     uint32_t last = dtp_schedule_place(schedule, 0, stage).rank;
     *peer = rank == first ? last : first;
+    if (dtp_plan_adapts(l->plan))
+        return false;
     return (l->transformer->tied_head || l->model->ahead_layers) && first != last && (rank == first || rank == last);
 }
 
