@@ -212,7 +212,7 @@ static void read_input(const struct pass *pass, struct dtp_draft *draft, int ind
         read(pass, draft, l->tensors.input[index], last);
         return;
     }
-    last = !read_later(l, index, false) && !beside;
+    last = !read_later(l, index, false); /* an adapter gathers for itself (lower_divided_adapters.c) */
     dtp_draft_use(draft, l->gathered, last ? DTP_READ | DTP_FREE : DTP_READ);
     if (last)
         l->gathered = DTP_NO_BUFFER;
