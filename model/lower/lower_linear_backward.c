@@ -176,11 +176,14 @@ dtp_buffer_id dtp_backward_gather_result(const struct dtp_block_backward *b, int
     uint64_t elements = dtp_lower_whole_stream(l, 1);
     if (!dtp_plan_gathers_casts(l->plan))
         return dtp_lower_gather_rows(l, &draft, DTP_OWNER_WORKSPACE, l->compute * elements, beside);
-    uint64_t wire = dtp_fp8_wire_bytes(l->plan, elements);
+    const uint64_t wire = dtp_fp8_wire_bytes(l->plan, elements), most = dtp_lower_whole_stream(l, l->compute);
+    /* A scale of each block is not in the user buffer, and gathered before (fill_userbuffers_buffer_for_all_gather of
+     * Transformer Engine's module/base.py). */
+    const uint64_t scales = l->plan->tp_overlap && wire > most ? wire - most : 0;
     dtp_buffer_id casts = dtp_draft_new(l, &draft, "gathered rows", DTP_OWNER_WORKSPACE,
                                         dtp_fp8_standing_bytes(l->plan, &l->cluster->gpu, elements), DTP_WRITE);
-    l->awaited = dtp_lower_tensor_end(l, &draft, wire, true);
-    *beside = dtp_lower_tensor_beside(l, DTP_OP_ALL_GATHER, l->matrix[index].name, wire);
+    l->awaited = dtp_lower_tensor_end(l, &draft, scales ? scales : wire, !scales);
+    *beside = dtp_lower_tensor_beside(l, DTP_OP_ALL_GATHER, l->matrix[index].name, wire - scales);
     return casts;
 }
 
