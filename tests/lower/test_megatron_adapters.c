@@ -112,6 +112,73 @@ static void test_sequence_parallel(void **state)
     dtp_program_destroy(program);
 }
 
+/* Beside products rows pass in pieces, and nobody has them whole: adapters beside columns gather theirs once more, and
+ * scatter the gradient by themselves. Each layer's two norms are gathered, whichever linears have an adapter, and what
+ * the head reads; of the first layer nothing below the lowest adapter has a gradient. */
+static void test_beside_products(void **state)
+{
+    (void)state;
+    const double stream = 0.75 * TOKENS * HIDDEN * 2, low = 0.75 * TOKENS * RANK * 2, m = MICRO_STEPS;
+    static const struct {
+        uint32_t targets;
+        double streams, lows, ends; /* that a layer gathers, and the model */
+    } rows[] = {{DTP_TARGETS_ALL, 10, 2, 1}, {DTP_TARGETS_QKV, 5, 1, 1}, {DTP_TARGETS_UP, 5, 1, 0}};
+    struct dtp_transformer t = llama_7b();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct dtp_plan plan = megatron(TP, rows[i].targets);
+        size_t count;
+        double sent;
+        plan.tp_overlap = true;
+        struct dtp_program *program = lower(&t, &plan);
+        count_sent(program, DTP_OP_ALL_GATHER, &count, &sent);
+        assert_near(sent, m * ((rows[i].streams * LAYERS + rows[i].ends) * stream + rows[i].lows * LAYERS * low), 0);
+        dtp_program_destroy(program);
+    }
+}
+
+/* Of blocks of 8 bits two casts are gathered, which fill the user buffer; their scales, one of 32 and one more way, are
+ * not in it. */
+static void test_scales_beside_products(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 16, 8);
+    struct dtp_plan plan = megatron(TP, DTP_TARGETS_ALL);
+    size_t scales = 0;
+    plan.tp_overlap = true;
+    assert_true(dtp_precision_recipe("fp8-blockwise", &plan.precision));
+    struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++) {
+        const struct dtp_op *op = &dtp_program_ops(program)[i];
+        scales += op->stream == DTP_STREAM_TENSOR && op->kind == DTP_OP_ALL_GATHER &&
+                  op->demand->sent_bytes == 0.75 * TOKENS * HIDDEN * 2 * 4 / 128;
+    }
+    assert_int_equal(scales, MICRO_STEPS * 2 * LAYERS);
+    dtp_program_destroy(program);
+}
+
+/* Head and embedding are one frozen table, of which first and last stage have a copy: they send each other no gradient
+ * of it. */
+static void test_tied_table_in_stages(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 16, 8);
+    struct dtp_plan plan = megatron(TP, DTP_TARGETS_ALL);
+    struct dtp_program_set set;
+    struct dtp_faults faults = {0};
+    t.tied_head = true;
+    plan.pp = 2;
+    resolve_plan(&plan, &t, &cluster);
+    if (dtp_lower_set(&t, &cluster, &plan, 0, &set, &faults) != DTP_OK ||
+        dtp_program_set_verify(&set, DTP_ISSUE_STREAMS, &faults) != DTP_OK)
+        fail_msg("%s", faults.text[0]);
+    for (uint32_t role = 0; role < set.role_count; role++)
+        for (size_t i = 0; i < dtp_program_op_count(set.roles[role].program); i++)
+            assert_string_not_equal(dtp_program_ops(set.roles[role].program)[i].name, "embedding gradient");
+    dtp_program_set_release(&set);
+}
+
 /* Where each rank has all of the stream an adapter beside columns sums the gradient of its input by itself, and no
  * gradient of a result is gathered. */
 static void test_whole_stream(void **state)
@@ -186,8 +253,10 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_at_rest), cmocka_unit_test(test_sequence_parallel),
-                                       cmocka_unit_test(test_whole_stream), cmocka_unit_test(test_what_is_kept),
-                                       cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes_at_rest),        cmocka_unit_test(test_sequence_parallel),
+        cmocka_unit_test(test_beside_products),      cmocka_unit_test(test_scales_beside_products),
+        cmocka_unit_test(test_tied_table_in_stages), cmocka_unit_test(test_whole_stream),
+        cmocka_unit_test(test_what_is_kept),         cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ static const char *drawn_word(const char *list, char word[64])
 /* Which plans are drawn. TENSOR: 2 to 8 ranks divide each layer, half of the plans are torch's, a third of them
  * compiled, and vocabularies are large. NARROW: torch's alone, in fp8, half of them compiled. ADAPTED: adapters on
  * frozen weights, whole or packed, under the runtimes that know them beside stages. BRIDGED: Megatron's,
- * with adapters that tensor parallel ranks divide. */
+ * with adapters that tensor parallel ranks divide, products in 16 or 8 bits, and collectives beside them or not. */
 enum drawn { STAGES, TENSOR, NARROW, ADAPTED, BRIDGED };
 
 /* As it is typed behind `dtplan plan --`, where `=` may stand for a space. */
@@ -72,6 +72,8 @@ static void draw_settings(enum drawn drawn, size_t bytes, char *out)
                                            " lora=64 base=nf4 lora_targets=mlp"};
     static const char *const recipes[] = {" precision=fp8-tensorwise", " precision=fp8-rowwise"};
     const size_t of_runtime = random_below(tensor ? 6 : 4);
+    static const char *const narrow[] = {"", "", " precision=fp8-current", " precision=fp8-blockwise",
+                                         " gpu=b200-sxm precision=mxfp8"};
     static const char *const bridged[] = {" lora=16", " lora=16 lora_targets=q+k+v", " lora=8 lora_targets=up+down"};
     const size_t drawn_of = drawn == BRIDGED  ? 0
                             : adapted         ? 1 + 2 * random_below(2)
@@ -99,9 +101,25 @@ static void draw_settings(enum drawn drawn, size_t bytes, char *out)
              : drawn == BRIDGED ? bridged[random_below(3)]
              : adapted          ? adapters[random_below(4)]
                                 : "");
+    if (drawn == BRIDGED)
+        snprintf(out + strlen(out), bytes - strlen(out), "%s%s", narrow[random_below(5)],
+                 tp > 1 && random_below(2) ? " sequence_parallel=true tp_overlap=true" : "");
 }
 
 enum what { MEMORY, BOUND, SURELY, STEP, WHATS };
+
+/* A plan that resolves has a program, and a legal one; false: it has none for its length. */
+static bool lowers(const struct dtp_job *job, const char *settings, struct dtp_simulated *simulated)
+{
+    struct dtp_simulation_options options = dtp_simulation_options_default();
+    options.op_limit = MOST_OPS;
+    memset(&faults, 0, sizeof faults);
+    if (dtp_simulated_create(job, &options, simulated, &faults) == DTP_OK)
+        return true;
+    if (!strstr(faults.text[0], "operations, the limit"))
+        fail_msg("%s: %s", settings, faults.text[0]);
+    return false;
+}
 
 /* Over the program's, each of one plan; false: it is refused, or its program is too long. */
 static bool compare(const char *settings, double ratios[WHATS][PLANS], size_t place)
@@ -110,10 +128,7 @@ static bool compare(const char *settings, double ratios[WHATS][PLANS], size_t pl
     struct dtp_prediction p;
     struct dtp_bound_fit fit;
     struct dtp_simulated simulated;
-    struct dtp_simulation_options options = dtp_simulation_options_default();
-    options.op_limit = MOST_OPS;
-    if (job_of_settings(settings, &job, &faults) != DTP_OK ||
-        dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
+    if (job_of_settings(settings, &job, &faults) != DTP_OK || !lowers(&job, settings, &simulated))
         return false;
     assert_int_equal(dtp_estimate(&job.transformer, &job.cluster, &job.plan, &p, &faults), DTP_OK);
     dtp_bound_fit_of(&job.transformer, &job.cluster, &job.plan, NULL, &fit);
