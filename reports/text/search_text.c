@@ -106,11 +106,10 @@ static void print_searched(const struct dtp_search_question *question, const str
                    dtp_page_grouped(n->too_many_nodes, a, sizeof a), question->max_nodes);
     dtp_page_heading(page, "SEARCHED", "");
     dtp_page_say(page, 2, 2, "%s", words);
-    const char *packed = dtp_scenario_get(question->base, "base"); /* which Megatron has not */
     if (!varies(question, "tp") && !varies(question, "pp"))
         dtp_page_say(page, 2, 2,
                      "no layer was divided: with --runtime %s and one --gpu, tp, pp and, of experts, ep are tried too",
-                     packed && strcmp(packed, "none") != 0 ? "dtplan" : "megatron");
+                     varies(question, "base") ? "dtplan" : "megatron"); /* which has no packed weights */
     print_thinned(question, page);
 }
 
