@@ -565,8 +565,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     count_casts(out, plan);
     out->casts_apart = dtp_plan_casts_apart(plan, &out->kind);
     out->kept = kept_tensors(out, plan);
-    out->terms_kept =
-        dtp_keeps_terms(out, plan) ? dtp_plan_compute_bytes(plan) * transformer->hidden : 0;
+    out->terms_kept = dtp_keeps_terms(out, plan) ? dtp_plan_compute_bytes(plan) * transformer->hidden : 0;
     if (plan->megatron.recompute)
         find_again(out, plan);
 }

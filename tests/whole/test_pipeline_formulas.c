@@ -257,7 +257,7 @@ static void test_formulas_of_adapters(void **state)
     (void)state;
     /* Likewise, of seeds 1 to 12; packed weights that a compiler keeps unpacked are each micro-batch's own, without
      * which the least was 0.35. */
-    check_ratios("adapters: memory estimated", ratios[MEMORY], count, 84, 0.5, 1.6); /* 87 %, 0.62 to 1.39 */
+    check_ratios("adapters: memory estimated", ratios[MEMORY], count, 80, 0.5, 1.8); /* 85 %, 0.62 to 1.60, with tp */
     check_ratios("adapters: memory bounded", ratios[BOUND], count, 74, 0.35, 1.75);  /* 77 %, 0.43 to 1.57 */
     check_ratios("adapters: memory for sure", ratios[SURELY], count, 0, 0, 1);
     check_ratios("adapters: step", ratios[STEP], count, 86, 0.4, 1.5); /* 90 %, 0.50 to 1.33 */
@@ -271,7 +271,7 @@ static void test_formulas_of_divided_adapters(void **state)
     /* Beside them the least of six seeds. Small models' steps are the host's, which collectives let run ahead. */
     check_ratios("divided: memory estimated", ratios[MEMORY], count, 95, 0.7, 1.35); /* 97 %, 0.82 to 1.14 */
     check_ratios("divided: memory bounded", ratios[BOUND], count, 94, 0.7, 1.35);    /* 96 %, 0.84 to 1.13 */
-    check_ratios("divided: memory for sure", ratios[SURELY], count, 0, 0, 1.1);      /* to 0.89 */
+    check_ratios("divided: memory for sure", ratios[SURELY], count, 0, 0, 1);        /* to 0.89 */
     check_ratios("divided: step", ratios[STEP], count, 66, 0.6, 1.35);               /* 71 %, 0.75 to 1.14 */
 }
 

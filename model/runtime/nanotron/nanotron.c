@@ -39,7 +39,7 @@ static void check_dtypes(struct dtp_resolver *r)
     if (p->compute != DTP_BF16 || p->params != DTP_BF16)
         dtp_plan_refuse(r, "precision", "%s is not modelled under runtime nanotron; use bf16-mixed",
                         dtp_precision_name(p));
-    else if (p->reduce != DTP_FP32)
+    else if (p->reduce != DTP_FP32 && !dtp_plan_adapts(r->plan)) /* which is refused as such */
         dtp_plan_refuse(r, "reduce_dtype",
                         "runtime nanotron sums and reduces gradients in fp32 (accumulate_grad_in_fp32), not in %s",
                         dtp_dtype_text(p->reduce));
