@@ -233,14 +233,18 @@ static enum dtp_status read_targets(struct dtp_reading *r)
     uint32_t found = 0;
     for (const char *at = list ? list : ""; *at; at += *at == ',') {
         const size_t length = strcspn(at, ","), used = strlen(text);
+        const uint32_t before = found;
         const char *ours = target_of(r, at, length, &found);
         if (!ours)
             return dtp_refuse_fact(r, "lora_targets",
                                    "names other modules than linear_qkv, linear_proj, linear_fc1 and linear_fc2, whose "
                                    "adapters alone are modelled");
-        snprintf(text + used, sizeof text - used, "%s%s", used ? "+" : "", ours);
+        if (found != before)
+            snprintf(text + used, sizeof text - used, "%s%s", used ? "+" : "", ours);
         at += length;
     }
+    if (list && !found)
+        return dtp_refuse_fact(r, "lora_targets", "names no linear, so that nothing would be trained");
     return dtp_make_key(r, "lora_targets", found == DTP_TARGETS_ALL || !found ? "all" : text,
                         list ? "lora_targets" : NULL);
 }

@@ -28,12 +28,12 @@ void dtp_executor_adapters_of(const struct dtp_transformer *transformer, const s
 void dtp_executor_adapter_module(const struct dtp_transformer *transformer, const struct dtp_plan *plan,
                                  uint64_t shard_group, struct dtp_parameter_module *out);
 
-/* To unpack a matrix of so many elements from NF4 to `element_bytes` each, in one pass: codes and scales read, the
- * result written. */
 /* Says of each tensor of a slice's module how the model's was divided (lower_executor_adapters.c). */
 void dtp_executor_cut_adapters(const struct dtp_transformer *whole, const struct dtp_transformer *slice,
                                const struct dtp_plan *plan, struct dtp_parameter_module *out);
 
+/* To unpack a matrix of so many elements from NF4 to `element_bytes` each, in one pass: codes and scales read, the
+ * result written. */
 double dtp_executor_unpacked_bytes(uint64_t elements, uint64_t element_bytes);
 
 /* Columns of x A^T. */

@@ -2,16 +2,17 @@
  * between the last backward and the optimizer: the norm of each gradient, the norm of these norms, and all gradients
  * multiplied by what that makes of them, always and by a tensor, so that the host waits for nothing.
  *
- * Three passes over the rank's gradients: one reads, one reads and writes. Of whole gradients and of FSDP2's both are
+ * Two passes over the rank's gradients: one reads, one reads and writes. Of whole gradients and of FSDP2's both are
  * foreach kernels (norms of chunks of 64 Ki elements stand in a tensor meanwhile, one number for each of the longest
  * gradient's, of every gradient), FSDP1 takes its flat gradients one by one. Of shards the norm is summed: FSDP1's
  * by an all-reduce, FSDP2's, whose norms are DTensors of a partial sum, by one too when they have been stacked (counted
  * with CommDebugMode; one more of tensor parallel ranks). Stages of a pipeline add up theirs (lower/lower_joined.c).
  *
- * The host's share is counted in launches of other kernels: a quarter of one for each gradient, which is a few lines of
- * Python, a third of one for each launch of a foreach kernel, which takes 320 chunks and is made in C++, and as many as
- * gradients where these are DTensors: reports/h200/host_blocks.csv (clip_least_ms) has 1.6 to 2.1 ms of 135 to 290
- * gradients in 0.4 to 1.1 G elements, 4.2 to 5 ms of 3 to 6 G, 3.8 to 4.8 ms of 135 DTensors. */
+ * The host's share is counted in launches of other kernels, which was chosen by what one host took (a fit): a quarter
+ * of one for each gradient, which is a few lines of Python, a third of one for each launch of a foreach kernel, which
+ * takes 320 chunks and is made in C++, and as many as gradients where these are DTensors of FSDP2 (those of tp alone
+ * are taken for plain tensors): reports/h200/host_blocks.csv (clip_least_ms) has 1.6 to 2.1 ms of 135 to 290 gradients
+ * in 0.4 to 1.1 G elements, 4.2 to 5 ms of 3 to 6 G, 3.8 to 4.8 ms of 135 DTensors. */
 #ifndef DTP_LOWER_CLIP_H
 #define DTP_LOWER_CLIP_H
 

@@ -15,7 +15,6 @@
 #include "base/pick.h"
 #include "plan/host_calls.h"
 #include "runtime/torch/lower_clip.h"
-#include "runtime/torch/lower_clip.h"
 #include "runtime/torch/lower_foreach.h"
 #include "runtime/torch/lower_units.h"
 #include "runtime/torch/torch.h"
