@@ -15,8 +15,9 @@
  * they are. */
 static inline void rank_command_line(const char *words, const char *flags, char *out, size_t bytes)
 {
-    char copy[1200], *save = NULL;
-    snprintf(copy, sizeof copy, "runtime=dtplan gradient_norm=true precision=fp32 %s", words);
+    char copy[1300], *save = NULL;
+    int length = snprintf(copy, sizeof copy, "runtime=dtplan gradient_norm=true precision=fp32 %s", words);
+    assert_true(length > 0 && (size_t)length < sizeof copy);
     size_t used = (size_t)snprintf(out, bytes, RANK_EXEC "%s", flags);
     for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save))
         used += (size_t)snprintf(out + used, bytes - used, " --set %s", word);
