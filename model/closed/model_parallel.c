@@ -118,11 +118,12 @@ struct exchanged {
     uint64_t count;
 };
 
-/* Of the stream. */
-static struct exchanged stream_exchanged(const struct job *j)
+/* Of the stream, in so many bytes an element. */
+static struct exchanged stream_exchanged(const struct job *j, unsigned element)
 {
     struct dtp_group group = tensor_group(j);
-    double sent = (double)j->stream_bytes * (j->plan->tp - 1) / j->plan->tp;
+    const double wider = (double)element / (double)dtp_plan_compute_bytes(j->plan);
+    double sent = wider * (double)j->stream_bytes * (j->plan->tp - 1) / j->plan->tp;
     struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
     struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
     struct dtp_collective_cost reduce = dtp_collective_cost(j->cluster, &group, DTP_ALL_REDUCE);
@@ -194,7 +195,8 @@ static void add_tensor(const struct job *j, struct stages *s)
         add_own_tensor(j, s);
         return;
     }
-    struct exchanged stream = stream_exchanged(j), attention = attention_exchanged(j, &stream);
+    struct exchanged stream = stream_exchanged(j, dtp_plan_compute_bytes(plan)),
+                     attention = attention_exchanged(j, &stream);
     bool divides_mlp = !j->transformer->experts || j->transformer->shared_expert_ffn; /* else attention's alone */
     uint64_t passes = plan->checkpointing == DTP_CHECKPOINT_FULL ? 3 : 2, mlp = divides_mlp ? passes : 0;
     uint64_t layers = j->slice.transformer.layers, all_ends = dtp_plan_divides_vocab(plan) ? 2 : 0;
@@ -202,9 +204,11 @@ static void add_tensor(const struct job *j, struct stages *s)
     double share = exposed_share(plan), layer_s = (double)passes * attention.s + (double)mlp * stream.s;
     const struct exchanged ahead = ahead_exchanged(j, &stream);
     s->tensor_count = (passes * attention.count + mlp) * layers + ends + ahead.count;
-    s->tensor_s = layer_s * (double)layers + stream.s * (double)ends + ahead.s;
-    s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + (mlp * layers + ends) * (uint64_t)stream.bytes +
-                      (uint64_t)ahead.bytes;
+    const struct exchanged table = stream_exchanged(j, dtp_plan_stream_bytes(plan)); /* of the ends the embedding's */
+    const double tables = ends ? 1 : 0, heads = (double)ends - tables;
+    s->tensor_s = layer_s * (double)layers + table.s * tables + stream.s * heads + ahead.s;
+    s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + mlp * layers * (uint64_t)stream.bytes +
+                      (uint64_t)(table.bytes * tables + stream.bytes * heads + ahead.bytes);
     if (plan->gathered_logits) {
         const double sent = (double)j->stream_bytes / (double)j->transformer->hidden *
                             (double)j->slice.transformer.vocab * (plan->tp - 1);

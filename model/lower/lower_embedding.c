@@ -8,14 +8,15 @@
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* Terms that are whole on each rank become their sum there, or the rank's rows of it. Where positions were added, only
- * the whole sum is cut (Megatron-Core's LanguageModelEmbedding reduce-scatters where there are none). */
+/* Terms that are whole on each rank become their sum there, or the rank's rows of it, as wide as the stream: autocast
+ * does not narrow what an embedding makes (it is on none of torch.amp's lists). Where positions were added, only the
+ * whole sum is cut (Megatron-Core's LanguageModelEmbedding reduce-scatters where there are none). */
 static dtp_buffer_id sum_of_ranks(struct dtp_lowering *l, dtp_buffer_id whole, const char *name)
 {
     bool positions = l->transformer->position == DTP_POSITION_LEARNED;
     if (dtp_lower_spreads(l) && !positions)
-        return dtp_lower_scatter_sum(l, "embedding", whole, DTP_READ | DTP_FREE, name, false);
-    dtp_lower_sum_in_place(l, "embedding", whole, dtp_lower_whole_stream(l, l->compute), false);
+        return dtp_lower_scatter_stream(l, "embedding", whole, name);
+    dtp_lower_sum_in_place(l, "embedding", whole, dtp_lower_whole_stream(l, l->residual), false);
     if (!dtp_lower_spreads(l))
         return whole;
     uint64_t bytes = l->tensor_bytes[DTP_TENSOR_INPUT];
@@ -38,7 +39,7 @@ dtp_buffer_id dtp_lower_embedding_rows(struct dtp_lowering *l, const char *name)
     bool divided = l->vocab_ranks > 1, spreads = dtp_lower_spreads(l);
     dtp_buffer_id rows = dtp_draft_new(
         l, &draft, spreads ? "terms of a sum" : name, spreads ? DTP_OWNER_WORKSPACE : DTP_OWNER_ACTIVATIONS,
-        divided ? dtp_lower_whole_stream(l, l->compute) : l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
+        divided ? dtp_lower_whole_stream(l, l->residual) : l->tensor_bytes[DTP_TENSOR_INPUT], DTP_WRITE);
     dtp_draft_memory(l, &draft, 0, 1);
     dtp_draft_end(l, &draft);
     if (divided)
@@ -55,7 +56,7 @@ void dtp_lower_embedding(struct dtp_lowering *l)
     uint64_t bytes = dtp_plan_widens_norms(l->plan) && !dtp_plan_widens_ends(l->plan)
                          ? dtp_bytes_product(l->tokens, l->compute * t->hidden) /* not yet */
                          : l->tensor_bytes[DTP_TENSOR_INPUT];
-    uint64_t made = l->vocab_ranks > 1 ? dtp_lower_whole_stream(l, l->compute) : bytes;
+    uint64_t made = l->vocab_ranks > 1 ? dtp_lower_whole_stream(l, l->residual) : bytes;
     const char *name = t->embedding_norm ? "embedded" : dtp_layer_tensor_text(DTP_TENSOR_INPUT);
     bool spreads = dtp_lower_spreads(l);
     const struct dtp_module_state *root = dtp_lower_state(l);

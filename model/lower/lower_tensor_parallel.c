@@ -190,11 +190,11 @@ uint32_t dtp_lower_held_terms(const struct dtp_lowering *l)
     return l->plan->runtime->records_terms ? DTP_DEFER : 0;
 }
 
-/* Rows of `width` elements. */
+/* Rows of so many bytes. */
 static dtp_buffer_id scatter(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
-                             const char *result, enum dtp_owner owner, uint64_t width, bool in_pieces)
+                             const char *result, enum dtp_owner owner, uint64_t row_bytes, bool in_pieces)
 {
-    uint64_t whole = dtp_bytes_product(l->tokens, l->compute * width);
+    uint64_t whole = dtp_bytes_product(l->tokens, row_bytes);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_REDUCE_SCATTER, name);
     dtp_buffer_id sum =
@@ -207,14 +207,22 @@ static dtp_buffer_id scatter(struct dtp_lowering *l, const char *name, dtp_buffe
 dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
                                     const char *result, bool in_pieces)
 {
-    return scatter(l, name, terms, access, result, DTP_OWNER_ACTIVATIONS, l->transformer->hidden, in_pieces);
+    return scatter(l, name, terms, access, result, DTP_OWNER_ACTIVATIONS, l->compute * l->transformer->hidden,
+                   in_pieces);
+}
+
+dtp_buffer_id dtp_lower_scatter_stream(struct dtp_lowering *l, const char *name, dtp_buffer_id terms,
+                                       const char *result)
+{
+    return scatter(l, name, terms, DTP_READ | DTP_FREE, result, DTP_OWNER_ACTIVATIONS,
+                   l->residual * l->transformer->hidden, false);
 }
 
 dtp_buffer_id dtp_lower_sum_of_rows(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
                                     uint64_t width)
 {
     if (dtp_lower_spreads(l))
-        return scatter(l, name, terms, access, "input gradient", DTP_OWNER_WORKSPACE, width, false);
+        return scatter(l, name, terms, access, "input gradient", DTP_OWNER_WORKSPACE, l->compute * width, false);
     dtp_lower_sum_in_place(l, name, terms, dtp_bytes_product(l->tokens, l->compute * width), false);
     return terms;
 }

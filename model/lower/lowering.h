@@ -551,6 +551,9 @@ void dtp_lower_sum_in_place(struct dtp_lowering *l, const char *name, dtp_buffer
                             bool in_pieces);
 dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
                                     const char *result, bool in_pieces);
+/* The same of rows as wide as the stream, whose terms go. */
+dtp_buffer_id dtp_lower_scatter_stream(struct dtp_lowering *l, const char *name, dtp_buffer_id terms,
+                                       const char *result);
 dtp_buffer_id dtp_lower_sum_of_rows(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
                                     uint64_t width);
 /* DTP_DEFER where the terms of a scattered sum are let go while it runs, else 0. */
