@@ -250,12 +250,15 @@ static enum dtp_status write_program(const struct dtp_simulated *simulated, cons
                : dtp_fault(faults, DTP_ENVIRONMENT, path, 0, "cannot be written: %s", strerror(errno));
 }
 
-/* The text that was predicted is what runs. */
+/* The text that was predicted is what runs. Each rank proves it again (dtp_world_join_set, dtp_executor_arena_make);
+ * what cannot run is said here, before there are any. */
 static enum dtp_status with_program_file(const struct dtp_run_job *run, struct dtp_ran_job *out)
 {
     struct dtp_faults *faults = run->context->faults;
     struct memory_file program;
-    enum dtp_status status = make_memory_file("step program", &program, faults);
+    enum dtp_status status = dtp_simulated_prove(&out->simulated, faults);
+    if (status == DTP_OK)
+        status = make_memory_file("step program", &program, faults);
     if (status != DTP_OK)
         return status;
     struct dtp_faults nameless = {0}; /* the file's name says nothing to whoever reads of it */

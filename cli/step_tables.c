@@ -22,7 +22,9 @@ static enum dtp_status write_table(const struct dtp_simulated *s, const struct d
                                    enum table table, const char *path, struct dtp_faults *faults)
 {
     struct dtp_output_file output;
-    enum dtp_status status = dtp_output_open(path, &output, faults);
+    enum dtp_status status = table == PROGRAM ? dtp_simulated_prove(s, faults) : DTP_OK;
+    if (status == DTP_OK)
+        status = dtp_output_open(path, &output, faults);
     if (status != DTP_OK)
         return status;
     switch (table) {

@@ -141,14 +141,21 @@ static void add_time(struct dtp_simulated *s)
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
+enum dtp_status dtp_simulated_prove(const struct dtp_simulated *s, struct dtp_faults *faults)
+{
+    const enum dtp_status status = s->set.role_count == 1 ? dtp_program_verify(s->set.roles[0].program, faults)
+                                                          : dtp_program_set_verify(&s->set, DTP_ISSUE_STREAMS, faults);
+    return status == DTP_BAD_INPUT
+               ? dtp_fault(faults, status, NULL, 0, "this is a mistake of dtplan, report it with the command")
+               : status;
+}
+
 /* A simulation of a program that reads what is gone says nothing. Lowering is not expected to make one, so users do not
  * wait for the proof (as long as lowering itself); debug builds, and with them the tests, prove every set. */
-static enum dtp_status prove(const struct dtp_simulated *s, struct dtp_faults *faults)
+static enum dtp_status prove_in_debug(const struct dtp_simulated *s, struct dtp_faults *faults)
 {
 #ifdef DTP_PROVE_BEFORE_SIMULATION
-    if (s->set.role_count == 1)
-        return dtp_program_verify(s->set.roles[0].program, faults);
-    return dtp_program_set_verify(&s->set, DTP_ISSUE_STREAMS, faults);
+    return dtp_simulated_prove(s, faults);
 #else
     (void)s, (void)faults;
     return DTP_OK;
@@ -214,7 +221,7 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
     if (status == DTP_OK)
         status = dtp_lower_set(transformer, cluster, plan, limit, &out->set, faults);
     if (status == DTP_OK)
-        status = prove(out, faults);
+        status = prove_in_debug(out, faults);
     if (status == DTP_OK && out->set.role_count == 1)
         status = place(out->set.roles[0].program, &out->placement, faults);
     if (status == DTP_OK)

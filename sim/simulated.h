@@ -48,6 +48,9 @@ enum dtp_status dtp_simulated_create(const struct dtp_job *job, const struct dtp
 /* What a role's program takes, without the allocator's replay, and of what beside its tensors; `parts` may be NULL. */
 enum dtp_status dtp_simulated_role_memory(const struct dtp_simulated *simulated, uint32_t role, struct dtp_memory *out,
                                           struct dtp_memory_parts *parts, struct dtp_faults *faults);
+/* Proves the job's program or set, as whoever writes or runs it must: simulating alone does so in debug builds only.
+ * DTP_BAD_INPUT: it reads what is not there, or waits for ever. */
+enum dtp_status dtp_simulated_prove(const struct dtp_simulated *simulated, struct dtp_faults *faults);
 void dtp_simulated_release(struct dtp_simulated *simulated);
 /* Adds the step time's quantiles over `samples` jobs whose ranks' speeds scatter by `deviation` (0: as measured on GPUs
  * of one kind, calibration.h; none are added where all GPUs of the job were measured). `options` are those it was
