@@ -51,6 +51,11 @@ bool dtp_fp8_recipe_parse(const char *text, enum dtp_fp8_recipe *out)
     return false;
 }
 
+bool dtp_fp8_has_user_buffers(enum dtp_fp8_recipe recipe)
+{
+    return recipe != DTP_FP8_BLOCKWISE && recipe != DTP_FP8_NVFP4;
+}
+
 uint64_t dtp_fp8_bytes(enum dtp_fp8_recipe recipe, uint64_t elements)
 {
     const struct dtp_fp8_recipe_row *row = dtp_fp8_recipe_row(recipe);

@@ -40,6 +40,11 @@ const char *dtp_fp8_recipe_text(enum dtp_fp8_recipe recipe);
 /* Ignores case and what separates words; false when `text` names none. */
 bool dtp_fp8_recipe_parse(const char *text, enum dtp_fp8_recipe *out);
 
+/* Whether Transformer Engine's user buffers take rows of it, as they do rows in 16 bits: in 8 with a scale a tensor,
+ * and MXFP8 (pytorch/module/base.py, fill_userbuffers_buffer_for_all_gather: "Unsupported quantizer for Userbuffers" of
+ * any other). */
+bool dtp_fp8_has_user_buffers(enum dtp_fp8_recipe recipe);
+
 /* Bytes of the cast of so many elements, scales of blocks with them. Those of tensors and rows are left out: at most 4
  * a row. */
 uint64_t dtp_fp8_bytes(enum dtp_fp8_recipe recipe, uint64_t elements);

@@ -273,6 +273,15 @@ static void write_pipeline(struct writer *w)
         set_text(w, "schedule", schedule);
 }
 
+/* Megatron-Bridge's recipes leave tp_comm_overlap out of nvfp4's, in which it cannot be (scripts/performance/configs).
+ */
+static bool has_user_buffers(struct writer *w)
+{
+    struct dtp_precision precision;
+    return !flag(w, "fp8", w->run->fp8, false) || !dtp_precision_recipe(dtp_run_fp8_precision(w), &precision) ||
+           dtp_fp8_has_user_buffers(precision.fp8_recipe);
+}
+
 static void write_parallelism(struct writer *w)
 {
     const struct dtp_run *run = w->run;
@@ -286,7 +295,7 @@ static void write_parallelism(struct writer *w)
         bool own_pipeline = strcmp(run->strategy_key, "ddp") == 0; /* under ZeRO the fork's is DeepSpeed's */
         if (run->pp > 1 && !spread && w->framework->scatter_gather && own_pipeline)
             set_switch(w, "megatron_scatter_gather", true);
-        bool overlaps = w->framework->overlaps && !strstr(run->notes, "tp_comm_overlap=False");
+        bool overlaps = w->framework->overlaps && has_user_buffers(w) && !strstr(run->notes, "tp_comm_overlap=False");
         set_switch(w, "tp_overlap",
                    (overlaps && strcmp(runtime_of(w), "megatron") == 0) || strstr(run->notes, "async TP"));
     }

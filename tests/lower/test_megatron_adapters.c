@@ -145,16 +145,35 @@ static void test_scales_beside_products(void **state)
     struct dtp_cluster cluster = test_cluster(test_h200(), 16, 8);
     struct dtp_plan plan = megatron(TP, DTP_TARGETS_ALL);
     size_t scales = 0;
+    cluster.gpu.architecture = DTP_GPU_BLACKWELL;
     plan.tp_overlap = true;
-    assert_true(dtp_precision_recipe("fp8-blockwise", &plan.precision));
+    assert_true(dtp_precision_recipe("mxfp8", &plan.precision));
     struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
     for (size_t i = 0; i < dtp_program_op_count(program); i++) {
         const struct dtp_op *op = &dtp_program_ops(program)[i];
         scales += op->stream == DTP_STREAM_TENSOR && op->kind == DTP_OP_ALL_GATHER &&
-                  op->demand->sent_bytes == 0.75 * TOKENS * HIDDEN * 2 * 4 / 128;
+                  op->demand->sent_bytes == 0.75 * TOKENS * HIDDEN * 2 / 32;
     }
     assert_int_equal(scales, MICRO_STEPS * 2 * LAYERS);
     dtp_program_destroy(program);
+}
+
+/* Formats that user buffers do not take are refused, and left as they are where nothing is beside products. */
+static void test_formats_beside_products(void **state)
+{
+    (void)state;
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = test_cluster(test_h200(), 16, 8);
+    struct dtp_plan plan = megatron(TP, DTP_TARGETS_ALL);
+    struct dtp_faults faults = {0};
+    assert_true(dtp_precision_recipe("fp8-blockwise", &plan.precision));
+    resolve_plan(&plan, &t, &cluster);
+    plan = megatron(TP, DTP_TARGETS_ALL);
+    plan.tp_overlap = true;
+    assert_true(dtp_precision_recipe("fp8-blockwise", &plan.precision));
+    assert_int_equal(dtp_plan_resolve(&plan, &t, &cluster, &faults), DTP_BAD_INPUT);
+    assert_string_equal(faults.text[0], "tp_overlap: is not with fp8-blockwise in Transformer Engine; leave it out, or "
+                                        "use fp8-current");
 }
 
 /* Head and embedding are one frozen table, of which first and last stage have a copy: they send each other no gradient
@@ -253,10 +272,14 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_at_rest),        cmocka_unit_test(test_sequence_parallel),
-        cmocka_unit_test(test_beside_products),      cmocka_unit_test(test_scales_beside_products),
-        cmocka_unit_test(test_tied_table_in_stages), cmocka_unit_test(test_whole_stream),
-        cmocka_unit_test(test_what_is_kept),         cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_at_rest),
+                                       cmocka_unit_test(test_sequence_parallel),
+                                       cmocka_unit_test(test_beside_products),
+                                       cmocka_unit_test(test_scales_beside_products),
+                                       cmocka_unit_test(test_formats_beside_products),
+                                       cmocka_unit_test(test_tied_table_in_stages),
+                                       cmocka_unit_test(test_whole_stream),
+                                       cmocka_unit_test(test_what_is_kept),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

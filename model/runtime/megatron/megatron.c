@@ -163,6 +163,17 @@ static void check_narrow(struct dtp_resolver *r)
         dtp_plan_refuse(r, "fp8_head", "is not with a head tied to the embedding in Megatron-Core; leave it out");
 }
 
+/* Collectives beside matmuls are those of Transformer Engine's user buffers. */
+static void check_tp_overlap(struct dtp_resolver *r)
+{
+    const struct dtp_plan *p = r->plan;
+    const enum dtp_fp8_recipe recipe = p->precision.fp8_recipe;
+    if (p->tp > 1 && p->tp_overlap && p->precision.compute == DTP_FP8 && !dtp_fp8_has_user_buffers(recipe))
+        dtp_plan_refuse(r, "tp_overlap", "is not with %s in Transformer Engine; leave it out, or use %s",
+                        dtp_fp8_recipe_row(recipe)->precision,
+                        dtp_fp8_recipe_row(recipe)->parts == DTP_FP8_ON_BLACKWELL ? "mxfp8" : "fp8-current");
+}
+
 /* Parameters that are casts: arguments.py ("only supported with distributed optimizer"). In 4 bits they have a flag of
  * their own (fp4_param_gather). */
 static void check_param_gather(struct dtp_resolver *r)
@@ -288,6 +299,7 @@ static void check(struct dtp_resolver *r)
     check_graphs(r);
     check_wide_layers(r);
     check_narrow(r);
+    check_tp_overlap(r);
     check_param_gather(r);
     check_precision_aware(r);
     check_experts(r);
