@@ -143,8 +143,8 @@ struct layers {
 };
 
 /* Below the first adapter of a whole model's first layer nothing wants gradients, and where these are of the attention,
- * nobody runs its core again for them alone. Our executor runs it again for an adapter that reads its result, and
- * replays no branch without adapters beside another. */
+ * nobody runs its core again: an adapter that reads its result keeps that instead. Of a whole layer that runs again our
+ * executor replays no branch without adapters beside another. */
 static void leave_out_first(const struct dtp_traffic *of, struct layers *layers)
 {
     const struct dtp_plan *plan = of->plan;
@@ -155,7 +155,7 @@ static void leave_out_first(const struct dtp_traffic *of, struct layers *layers)
     if (!first)
         return;
     layers->backward--;
-    if (layers->again && (layers->core_alone || branch) && !read)
+    if (layers->again && (layers->core_alone || (branch && !read)))
         layers->again--;
 }
 

@@ -292,7 +292,9 @@ static inline void random_executor_describe(const struct random_job *job)
         "qk_norm %d window %llu of %llu; %u "
         "GPUs (%u a node) %s group %u reshard %d micro %u accumulate %u sync %d seq %llu checkpointing %s precision %s "
         "reduce %s clip %g prefetch %d depth %u chunk %llu epilogue %d input store %d engines %d %d gradient stream %d "
-        "update in backward %d; %llu experts of %llu, %llu a token, shared %llu%s, ep %u, imbalance %g\n",
+        "update in backward %d; %llu experts of %llu, %llu a token, shared %llu%s, ep %u, imbalance %g; tp %u, cp %u, "
+        "lora %u of targets %x, "
+        "parallel block %d\n",
         (unsigned long long)t->layers, (unsigned long long)t->hidden, (unsigned long long)t->heads,
         (unsigned long long)t->kv_heads, (unsigned long long)t->head_dim, (unsigned long long)t->ffn,
         (unsigned long long)t->vocab, t->tied_head, t->norm, t->activation, t->position, t->qkv_bias, t->norm_bias,
@@ -305,7 +307,7 @@ static inline void random_executor_describe(const struct random_job *job)
         p->executor.gradient_stream, p->executor.update_in_backward, (unsigned long long)t->experts,
         (unsigned long long)t->expert_ffn, (unsigned long long)t->experts_per_token,
         (unsigned long long)t->shared_expert_ffn, t->shared_expert_gate ? " with a gate" : "", p->ep,
-        p->executor.expert_room);
+        p->executor.expert_room, p->tp, p->cp, p->adapters.rank, p->adapters.targets, t->parallel_block);
 }
 
 #endif
