@@ -217,8 +217,9 @@ static bool take_flights(struct dtp_lowering *l, struct flights *out)
     for (uint32_t i = 0; i < count; i++) {
         out->unused[out->unused_count++] = count - 1 - i;
         out->place[i].module = dtp_host_arena_take(&l->arena, layers, sizeof *out->place[i].module);
+        /* a stage may have layers of several kinds: room for the matrices of any, and for two norms */
         out->place[i].deferred =
-            dtp_host_arena_take(&l->arena, layers * ((uint64_t)l->matrices + 2), sizeof *out->place[i].deferred);
+            dtp_host_arena_take(&l->arena, layers * (DTP_LAYER_MATRICES + 2), sizeof *out->place[i].deferred);
         if (!out->place[i].module || !out->place[i].deferred)
             return false;
     }
