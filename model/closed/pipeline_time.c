@@ -4,6 +4,7 @@
 #include "cost/collective_cost.h"
 #include "net/layer_kind.h"
 #include "plan/degrees.h"
+#include "plan/graph_modules.h"
 #include "plan/slice.h"
 
 #include <math.h>
@@ -54,8 +55,15 @@ static double split_s(const struct dtp_pipeline_parts *p, const struct dtp_stage
     return (stage->layers * of_layer + of_head) * dtp_calibration.split_group_s;
 }
 
-/* A host that reads how many rows experts have got waits for its GPU in each layer, and is never ahead of a pass: taken
- * of all models with experts, also where rows are padded or a graph is replayed and none is read. */
+/* Whether a host reads how many rows came to its experts from other ranks. Who has all experts leaves the counts to the
+ * grouped matmuls, padded rows are as many each time, and a graph of all passes reads them on the device. */
+static bool reads_rows(const struct dtp_pipeline_parts *p)
+{
+    return p->transformer->experts && p->plan->ep > 1 && !p->plan->megatron.pad_to_capacity &&
+           !dtp_plan_replays_all(p->plan);
+}
+
+/* A host that does waits for its GPU in each such layer, and is never ahead of a pass. */
 static struct dtp_stage_cost never_ahead(struct dtp_stage_cost c)
 {
     c.forward_s = fmax(c.forward_s, c.launch_forward_s);
@@ -95,7 +103,7 @@ static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const s
         .launch_walk_s = split_s(p, stage, true),
         .launch_engine_s = split_s(p, stage, false),
     };
-    return p->transformer->experts ? never_ahead(cost) : cost;
+    return reads_rows(p) ? never_ahead(cost) : cost;
 }
 
 /* Of ranks on average; of a schedule that goes two ways a micro-batch passes one of a rank's stages. */
