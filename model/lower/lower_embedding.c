@@ -15,7 +15,7 @@ static dtp_buffer_id sum_of_ranks(struct dtp_lowering *l, dtp_buffer_id whole, c
 {
     bool positions = l->transformer->position == DTP_POSITION_LEARNED;
     if (dtp_lower_spreads(l) && !positions)
-        return dtp_lower_scatter_stream(l, "embedding", whole, name);
+        return dtp_lower_scatter_sum(l, "embedding", whole, DTP_READ | DTP_FREE, name, l->residual, false);
     dtp_lower_sum_in_place(l, "embedding", whole, dtp_lower_whole_stream(l, l->residual), false);
     if (!dtp_lower_spreads(l))
         return whole;

@@ -247,7 +247,7 @@ static void multiply(const struct pass *pass, struct dtp_draft *draft, int index
     if (rows && !summed) {
         pass->module->tensor[matrix->result] =
             dtp_lower_scatter_sum(l, matrix->name, whole, dtp_forward_keep_terms(pass, index, whole),
-                                  dtp_layer_tensor_text(matrix->result), true);
+                                  dtp_layer_tensor_text(matrix->result), l->compute, true);
         pass->module->alive |= UINT64_C(1) << matrix->result;
     } else if (terms && !rows) {
         dtp_lower_sum_in_place(l, matrix->name, pass->module->tensor[matrix->result],

@@ -205,17 +205,9 @@ static dtp_buffer_id scatter(struct dtp_lowering *l, const char *name, dtp_buffe
 }
 
 dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
-                                    const char *result, bool in_pieces)
+                                    const char *result, uint64_t element, bool in_pieces)
 {
-    return scatter(l, name, terms, access, result, DTP_OWNER_ACTIVATIONS, l->compute * l->transformer->hidden,
-                   in_pieces);
-}
-
-dtp_buffer_id dtp_lower_scatter_stream(struct dtp_lowering *l, const char *name, dtp_buffer_id terms,
-                                       const char *result)
-{
-    return scatter(l, name, terms, DTP_READ | DTP_FREE, result, DTP_OWNER_ACTIVATIONS,
-                   l->residual * l->transformer->hidden, false);
+    return scatter(l, name, terms, access, result, DTP_OWNER_ACTIVATIONS, element * l->transformer->hidden, in_pieces);
 }
 
 dtp_buffer_id dtp_lower_sum_of_rows(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,

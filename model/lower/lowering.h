@@ -543,17 +543,14 @@ uint64_t dtp_lower_replicated_elements(const struct dtp_lowering *l);
 /* Where they are summed at once: of a norm of that width, in gradient `part` of the module. */
 void dtp_lower_sum_norm_gradient(struct dtp_lowering *l, int part, uint64_t width);
 /* Each is awaited by compute. The draft is an all-gather's that reads a rank's rows; behind the matmul that reads what
- * is returned `*beside` is to be awaited; NULL: none is there. A sum over ranks in place; a rank's rows of one, whose
- * terms are used by `access`; of a gradient of rows so wide whichever it takes. */
+ * is returned `*beside` is to be awaited; NULL: none is there. A sum over ranks in place; a rank's rows of one, in
+ * `element` bytes, whose terms are used by `access`; of a gradient of rows so wide whichever it takes. */
 dtp_buffer_id dtp_lower_gather_rows(struct dtp_lowering *l, struct dtp_draft *draft, enum dtp_owner owner,
                                     uint64_t whole_bytes, dtp_op_id *beside);
 void dtp_lower_sum_in_place(struct dtp_lowering *l, const char *name, dtp_buffer_id buffer, uint64_t bytes,
                             bool in_pieces);
 dtp_buffer_id dtp_lower_scatter_sum(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
-                                    const char *result, bool in_pieces);
-/* The same of rows as wide as the stream, whose terms go. */
-dtp_buffer_id dtp_lower_scatter_stream(struct dtp_lowering *l, const char *name, dtp_buffer_id terms,
-                                       const char *result);
+                                    const char *result, uint64_t element, bool in_pieces);
 dtp_buffer_id dtp_lower_sum_of_rows(struct dtp_lowering *l, const char *name, dtp_buffer_id terms, uint32_t access,
                                     uint64_t width);
 /* DTP_DEFER where the terms of a scattered sum are let go while it runs, else 0. */
