@@ -131,6 +131,22 @@ static double exposed_gathering(const struct dtp_timing *c, const struct dtp_tim
     return micro_steps * (forward + backward) + reductions * with_reduce + (micro_steps - reductions) * without;
 }
 
+/* A stage of a pipeline gathers its weights once in a step, as its first micro-batch comes to each layer, and reduces
+ * all gradients behind its last backward. Where its host runs ahead the gathers of all stages begin with the step, so
+ * that those of the first stage alone are waited for, beside its first forward; where it reads rows of experts they
+ * follow the passes (pipeline_time.c, gathers_s) but for those before the first layer. Sums of replicas follow those of
+ * shards, unit by unit. */
+static double exposed_of_stage(const struct dtp_timing *c, const struct dtp_time *time,
+                               const struct dtp_windows *window)
+{
+    const double units = c->plan->wrap_layers ? ceil(c->layers / c->plan->wrap_layers) : 1,
+                 root = c->plan->wrap_layers ? dtp_timing_root_share(c) : 1, tail = root + (1 - root) / units,
+                 gather_s = time->collective_s[DTP_ALL_GATHER],
+                 later_s = c->plan->ep > 1 ? 0 : fmax(0, gather_s * (1 - tail) - window->forward_s),
+                 shards_s = time->collective_s[DTP_REDUCE_SCATTER], replicas_s = time->collective_s[DTP_ALL_REDUCE];
+    return gather_s * tail + later_s + fmax(shards_s, replicas_s) + fmin(shards_s, replicas_s) / units;
+}
+
 static double exposed_replicated(const struct dtp_timing *c, const struct dtp_time *time,
                                  const struct dtp_windows *window)
 {
@@ -157,8 +173,9 @@ double dtp_timing_exposed_s(struct dtp_timing *c, const struct dtp_time *time, c
     if (dtp_cluster_is_host(c->cluster) || c->plan->launch_blocking) /* one thing at a time */
         return time->communication_s;
     const struct dtp_closed_form_hooks *hooks = c->plan->runtime->closed;
-    double exposed_s = hooks->exposed_s                  ? hooks->exposed_s(c, time, window)
-                       : dtp_plan_shards_params(c->plan) ? exposed_gathering(c, time, window)
+    double exposed_s = hooks->exposed_s                                             ? hooks->exposed_s(c, time, window)
+                       : dtp_plan_shards_params(c->plan) && c->plan->pipeline_ranks ? exposed_of_stage(c, time, window)
+                       : dtp_plan_shards_params(c->plan)                            ? exposed_gathering(c, time, window)
                                                          : exposed_replicated(c, time, window);
     return fmin(exposed_s, time->communication_s);
 }

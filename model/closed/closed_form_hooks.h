@@ -40,14 +40,20 @@ struct dtp_context_moved dtp_context_moved_of(const struct dtp_transformer *tran
 
 /* The GPUs with the same slice of the model, and the tensor parallel ranks beside each, who divide experts too. */
 struct dtp_cluster dtp_expert_cluster(const struct dtp_cluster *cluster, const struct dtp_plan *plan);
+/* Layers of experts whose forward runs again with the rows' exchanges. */
+uint64_t dtp_expert_layers_again(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 /* Rows that ranks which divide experts send each other, forward and backward; nothing without them. */
 void dtp_expert_traffic_add(struct dtp_traffic *traffic, enum dtp_collective collective, const struct dtp_scales *sent,
                             uint64_t ranks, uint64_t stride);
 void dtp_expert_traffic(struct dtp_traffic *traffic);
 /* Seconds of that in the step and of these weights' collectives, added to `time` kind by kind; returned what nothing
- * hides: the rows' exchanges. */
-double dtp_expert_add_time(const struct dtp_timing *timing, const struct dtp_communication *communication,
-                           struct dtp_time *time);
+ * hides: of the rows' exchanges, which stand between layers, and of the weights'; and what the
+ * gathers of these take, hidden or not. */
+struct dtp_expert_exposed {
+    double rows_s, weights_s, gathers_s;
+};
+struct dtp_expert_exposed dtp_expert_add_time(const struct dtp_timing *timing,
+                                              const struct dtp_communication *communication, struct dtp_time *time);
 
 /* Buckets that PyTorch's DDP makes of gradients of `element_bytes` an element; under PowerSGD what it makes of them,
  * and how many buckets have matrices that are factored, and something that is sent whole. */

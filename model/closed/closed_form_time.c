@@ -506,8 +506,12 @@ static void predict(const struct dtp_transformer *transformer, const struct dtp_
     parts->not_hidden_s = dtp_timing_exposed_s(&c, out, &window);
     parts->contention_s = dtp_timing_contention_s(&c, communication, out, parts->not_hidden_s);
     const struct dtp_time of_state = *out;
-    parts->exchanged_s = dtp_context_add_time(&c, communication, out) + dtp_expert_add_time(&c, communication, out);
-    parts->not_hidden_s += parts->exchanged_s, out->exposed_communication_s = parts->not_hidden_s + parts->contention_s;
+    parts->exchanged_s = dtp_context_add_time(&c, communication, out);
+    const struct dtp_expert_exposed experts = dtp_expert_add_time(&c, communication, out);
+    parts->exchanged_s += experts.rows_s;
+    parts->gathered_s = of_state.collective_s[DTP_ALL_GATHER], parts->experts_gathered_s = experts.gathers_s;
+    parts->not_hidden_s += parts->exchanged_s + experts.weights_s;
+    out->exposed_communication_s = parts->not_hidden_s + parts->contention_s;
     parts->device_s = out->compute_s;
     add_launch_bound(out);
     dtp_timing_add_offload(&c, communication, &window, out);

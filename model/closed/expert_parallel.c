@@ -14,8 +14,7 @@
 
 #include <math.h>
 
-/* Layers whose forward runs again with the rows' exchanges. */
-static uint64_t layers_again(const struct dtp_transformer *t, const struct dtp_plan *plan)
+uint64_t dtp_expert_layers_again(const struct dtp_transformer *t, const struct dtp_plan *plan)
 {
     struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
     bool others = rule.keeps == DTP_KEEPS_PARTS && !dtp_plan_recomputes(plan, DTP_RECOMPUTE_MOE);
@@ -71,7 +70,8 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
     bool counted = !plan->megatron.pad_to_capacity && !dtp_plan_slots_rows(plan); /* how many rows there are */
     uint64_t rows = dtp_traffic_ring(fullest, plan->ep),
              splits = dtp_traffic_ring(counted ? 8 * t->experts : 0, plan->ep);
-    uint64_t backwards = dtp_transformer_expert_layers(t, t->layers), forwards = backwards + layers_again(t, plan);
+    uint64_t backwards = dtp_transformer_expert_layers(t, t->layers),
+             forwards = backwards + dtp_expert_layers_again(t, plan);
     struct dtp_scales *out = &traffic->out->experts[DTP_ALL_TO_ALL];
     out->bytes =
         dtp_bytes_product(plan->accumulate, forwards * splits + 2 * dtp_bytes_product(forwards + backwards, rows));
@@ -116,32 +116,44 @@ static double waited_for_s(const struct dtp_timing *c, double exchanged_s)
     return fmax(0, half_s - beside_s(c, DTP_EXCHANGE_DISPATCH)) + fmax(0, half_s - beside_s(c, DTP_EXCHANGE_COMBINE));
 }
 
-/* DeepSpeed's engine gathers updated weights behind the step, and without overlap_comm reduces on compute's stream. */
+/* Of these weights' collectives: FSDP2 reduces a stage's behind its last backward. DeepSpeed's engine gathers updated
+ * weights behind the step, and without overlap_comm reduces on compute's stream. Who keeps weights whole otherwise
+ * hides neither, or both as those of other weights. */
 static bool blocks(const struct dtp_plan *plan, enum dtp_collective collective)
 {
-    return plan->runtime->overlap_comm && (collective == DTP_ALL_GATHER || !plan->deepspeed.overlap_comm);
+    const bool gather = collective == DTP_ALL_GATHER;
+    if (plan->runtime->overlap_comm)
+        return gather || !plan->deepspeed.overlap_comm;
+    if (plan->pipeline_ranks && dtp_plan_shards_params(plan))
+        return !gather;
+    return !dtp_plan_shards_params(plan) &&
+           !(gather ? dtp_plan_overlaps_gather(plan) : dtp_plan_overlaps_reductions(plan));
 }
 
 /* Paired with another micro-batch, of all passes the first forward and the last backward stand alone. */
-double dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communication *communication,
-                           struct dtp_time *time)
+struct dtp_expert_exposed dtp_expert_add_time(const struct dtp_timing *c, const struct dtp_communication *communication,
+                                              struct dtp_time *time)
 {
-    double exposed_s = 0;
-    uint32_t ep = c->plan->ep, etp = c->plan->megatron.etp,
-             same = (uint32_t)dtp_plan_expert_shard_ranks(c->cluster, c->plan);
+    struct dtp_expert_exposed exposed = {0};
+    const uint32_t ep = c->plan->ep, etp = c->plan->megatron.etp,
+                   shards = (uint32_t)dtp_plan_expert_shard_ranks(c->cluster, c->plan),
+                   copies = dtp_plan_expert_replicas(c->plan, c->cluster); /* who add up whole gradients */
     for (int i = DTP_ALL_GATHER; etp > 1; i = DTP_REDUCE_SCATTER) {
         double s = seconds_of(c, (enum dtp_collective)i, &communication->expert_rows, etp, 1);
-        time->collective_s[i] += s, time->communication_s += s, exposed_s += s;
+        time->collective_s[i] += s, time->communication_s += s, exposed.rows_s += s;
         if (i == DTP_REDUCE_SCATTER)
             break;
     }
     for (int i = 0; i < DTP_COLLECTIVE_COUNT && ep > 1; i++) {
         bool rows = i == DTP_ALL_TO_ALL;
+        const uint32_t same = i == DTP_ALL_REDUCE ? copies : shards;
         double s =
             seconds_of(c, (enum dtp_collective)i, &communication->experts[i], rows ? ep : same, rows ? etp : ep * etp);
         time->collective_s[i] += s;
         time->communication_s += s;
-        exposed_s += rows ? waited_for_s(c, s) : blocks(c->plan, (enum dtp_collective)i) ? s : 0;
+        exposed.rows_s += rows ? waited_for_s(c, s) : 0;
+        exposed.weights_s += !rows && blocks(c->plan, (enum dtp_collective)i) ? s : 0;
+        exposed.gathers_s += i == DTP_ALL_GATHER ? s : 0;
     }
-    return exposed_s;
+    return exposed;
 }

@@ -329,6 +329,9 @@ static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stag
     struct dtp_time_parts twice, dense;
     other.layers *= 2;
     dtp_closed_form_time_parts(&other, &j->slice.cluster, &j->slice.plan, communication, &twice);
+    const struct dtp_parameter_count count = dtp_transformer_count(&j->slice.transformer);
+    const double share = (double)count.layers / (double)count.total;
+    const bool shards = dtp_plan_shards_params(j->plan);
     const double ends_s = fmax(0, 2 * once->host_s - twice.host_s) / m,
                  table_s = fmin(block.table_kernels * once->launch_s, ends_s);
     struct dtp_pipeline_parts out = {
@@ -344,6 +347,8 @@ static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stag
                  .launched_s = ends_s - table_s + hooks_s + s->calls.ends_s - s->calls.table_s},
         .table = {.launched_s = table_s + hooks_s + s->calls.table_s},
         .gathered_s = s->gathered_s / j->plan->virtual_stages,
+        .layer_gather_s = shards ? once->gathered_s * share / layers : 0,
+        .experts_gather_s = shards ? once->experts_gathered_s / layers : 0,
         .sent_bytes = s->boundary_bytes / (2 * (uint64_t)j->plan->virtual_stages)};
     if (j->transformer->experts && j->transformer->dense_layers) {
         struct dtp_communication with;

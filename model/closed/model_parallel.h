@@ -33,8 +33,11 @@
  * alone has run backward (add_first_gradients). PyTorch's stages alone make gradients anew; of DDP's the buckets stand
  * and the sums beside them are made anew.
  *
- * What a runtime's stages hold besides is a property of it (copies_passes, holds_passes). Not modelled: offload, expert
- * parallelism.
+ * experts: rows go between layers, as what tensor parallel ranks exchange; sums and gathers of the weights that ranks
+ * divide are waited for behind the passes, but FSDP2's gathers, which a stage's first forward waits for (gathers_s in
+ * pipeline_time.c): their host reads counts of rows in each layer and is no further ahead.
+ *
+ * What a runtime's stages hold besides is a property of it (copies_passes, holds_passes). Not modelled: offload.
  */
 #ifndef DTP_MODEL_PARALLEL_H
 #define DTP_MODEL_PARALLEL_H

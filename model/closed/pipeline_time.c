@@ -1,5 +1,6 @@
 #include "closed/pipeline_time.h"
 
+#include "closed/closed_form_hooks.h"
 #include "cost/calibration.h"
 #include "cost/collective_cost.h"
 #include "net/layer_kind.h"
@@ -63,14 +64,34 @@ static bool reads_rows(const struct dtp_pipeline_parts *p)
            !dtp_plan_replays_all(p->plan);
 }
 
-/* A host that does waits for its GPU in each such layer, and is never ahead of a pass. */
-static struct dtp_stage_cost never_ahead(struct dtp_stage_cost c)
+/* A host that does waits for its GPU in each such layer of a forward, and of its replay: launches and kernels there
+ * take turns, and none of what follows has been launched. */
+static struct dtp_stage_cost never_ahead(const struct dtp_pipeline_parts *p, struct dtp_stage_cost c)
 {
     c.forward_s = fmax(c.forward_s, c.launch_forward_s);
+    c.launch_forward_s = 0;
+    c.waits_forward = true;
+    if (!dtp_expert_layers_again(p->transformer, p->plan))
+        return c;
     c.backward_s = fmax(c.backward_s, c.launch_backward_s);
     c.weight_s = fmax(c.weight_s, c.launch_weight_s);
-    c.launch_forward_s = c.launch_backward_s = c.launch_weight_s = 0;
+    c.launch_backward_s = c.launch_weight_s = 0;
+    c.waits_backward = true;
     return c;
+}
+
+/* What FSDP2's gathers add to a stage's first forward, whose host waits in each layer of experts: behind that wait it
+ * gathers these, the first layer's beside nothing, and with them all of the next layer but one, which are hidden behind
+ * a layer's kernels. */
+static double gathers_s(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage,
+                        const struct dtp_stage_cost *cost)
+{
+    const double dense = fmax(0, (double)p->transformer->dense_layers - stage->first_layer),
+                 layers = stage->layers - fmin(dense, stage->layers);
+    if (!reads_rows(p) || layers < 1)
+        return 0;
+    const double layer_s = fmax(cost->forward_s, cost->launch_forward_s) / stage->layers;
+    return p->experts_gather_s + fmax(0, layers - 2) * fmax(0, p->layer_gather_s + p->experts_gather_s - layer_s);
 }
 
 struct dtp_part_cost dtp_passes_of_head(const struct dtp_plan *plan, double head_s)
@@ -91,7 +112,7 @@ static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const s
     const struct dtp_part_cost ends = dtp_passes_of_head(p->plan, ends_s);
     const bool frozen = dtp_plan_adapts(p->plan); /* weights have no pass */
     const double delayed = fmin(p->plan->executor.delay_wgrad, stage->layers);
-    const struct dtp_stage_cost cost = {
+    struct dtp_stage_cost cost = {
         .forward_s = layers_s * p->shares.forward_s + ends.forward_s + half_s,
         .backward_s = layers_s * p->shares.backward_s + ends.backward_s + half_s,
         .weight_s = layers_s * p->shares.weight_s + ends.weight_s,
@@ -103,7 +124,8 @@ static struct dtp_stage_cost cost_of(const struct dtp_pipeline_parts *p, const s
         .launch_walk_s = split_s(p, stage, true),
         .launch_engine_s = split_s(p, stage, false),
     };
-    return reads_rows(p) ? never_ahead(cost) : cost;
+    cost.first_s = exchanges ? gathers_s(p, stage, &cost) : 0;
+    return reads_rows(p) ? never_ahead(p, cost) : cost;
 }
 
 /* Of ranks on average; of a schedule that goes two ways a micro-batch passes one of a rank's stages. */

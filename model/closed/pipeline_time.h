@@ -25,8 +25,9 @@ struct dtp_pipeline_parts {
                                                  and loss */
     struct dtp_stage_time table;              /* of the embedding */
     double gathered_s;                        /* of all that a stage has received */
-    double last_layer_s, last_table_s;        /* of the sums of gradients that a stage's last backward waits for */
-    uint64_t sent_bytes;                      /* of a transfer between stages */
+    double layer_gather_s, experts_gather_s; /* FSDP's of a layer's weights: once in a step, of divided experts apart */
+    double last_layer_s, last_table_s;       /* of the sums of gradients that a stage's last backward waits for */
+    uint64_t sent_bytes;                     /* of a transfer between stages */
 };
 
 struct dtp_pipeline_time {

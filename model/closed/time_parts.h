@@ -25,6 +25,7 @@ struct dtp_time_parts {
     double block_bytes_per_s, optimizer_bytes;
     /* Communication: what cannot hide, and what hidden collectives take from compute. */
     double not_hidden_s, contention_s;
+    double gathered_s, experts_gathered_s; /* all-gathers of a step; of experts that ranks divide, apart from these */
     double exchanged_s; /* of what cannot: between layers, of context parallel ranks and of ranks that divide experts */
     double forward_window_s, backward_window_s, head_window_s; /* of one micro-step */
     /* Host copies and the optimizer on the host. */

@@ -123,7 +123,7 @@ static double pass_s(const struct dtp_pass *pass, const struct dtp_stage_cost *c
 {
     const double last_s = pass->micro_batch + 1 == micro_batches ? cost->last_s : 0;
     switch (pass->kind) {
-    case DTP_PASS_FORWARD: return cost->forward_s;
+    case DTP_PASS_FORWARD: return cost->forward_s + (pass->micro_batch == 0 ? cost->first_s : 0);
     case DTP_PASS_BACKWARD: return cost->backward_s;
     case DTP_PASS_WEIGHT: return cost->weight_s + last_s;
     default: return cost->backward_s + cost->weight_s + last_s;
@@ -138,6 +138,12 @@ static double launch_s(const struct dtp_pass *pass, const struct dtp_stage_cost 
     case DTP_PASS_WEIGHT: return cost->launch_weight_s + cost->launch_engine_s;
     default: return cost->launch_backward_s + cost->launch_weight_s;
     }
+}
+
+static bool waits(const struct dtp_pass *pass, const struct dtp_stage_cost *cost)
+{
+    const bool backward = pass->kind != DTP_PASS_FORWARD && pass->kind != DTP_PASS_WEIGHT;
+    return pass->kind == DTP_PASS_FORWARD ? cost->waits_forward : backward && cost->waits_backward;
 }
 
 /* How long what a pass waits for is on its way. Transfers of a pair are hidden by the half that does not need them. */
@@ -222,13 +228,17 @@ static double run_pass(struct dtp_schedule_timer *t, const struct dtp_schedule_c
     const uint32_t rank = links[i].rank, last = i + t->schedule->passes[i].paired;
     const double begin_s = later(t->free_s[rank], arrived_s);
     double takes_s = 0;
+    bool host_waits = false;
     for (uint32_t pass = i; pass <= last; pass++) {
         const struct dtp_stage_cost *cost = &costs->stages[links[pass].stage];
+        host_waits |= waits(&t->schedule->passes[pass], cost);
         takes_s += pass_s(&t->schedule->passes[pass], cost, t->schedule->shape.micro_batches);
         t->host_s[rank] += launch_s(&t->schedule->passes[pass], cost);
     }
     takes_s *= last > i ? costs->pair_fraction : 1;
     t->free_s[rank] = later(begin_s + takes_s, t->host_s[rank]);
+    if (host_waits)
+        t->host_s[rank] = t->free_s[rank];
     for (uint32_t pass = i; pass <= last; pass++) {
         t->begin_s[pass] = begin_s;
         t->end_s[pass] = t->free_s[rank];

@@ -2,7 +2,8 @@
  *
  * Each rank runs its list in order, each pass as soon as it can: when the one before it is done and what it waits for
  * has arrived. A pair of passes begins when both can and hides what it sends and receives. A rank's host launches its
- * passes one behind the other from the step's begin on, waiting for nobody, and no pass ends before it is launched.
+ * passes one behind the other from the step's begin on, waiting for nobody (but where it reads what the GPU made:
+ * waits_forward), and no pass ends before it is launched.
  * Contention and collectives are the simulator's. One timer serves any number of costs: making it is the proof of the
  * schedule, a run is one sweep over its passes. */
 #ifndef DTP_SCHEDULE_TIME_H
@@ -17,9 +18,11 @@ struct dtp_stage_cost {
     double kept;            /* from the begin of F to the end of its backward */
     double kept_for_weight; /* from the end of B to the end of its W */
     double delayed_s;       /* of W, what a whole backward leaves until it has sent; of the first of a pair none */
+    double first_s;         /* what the first micro-batch's F takes besides */
     double last_s;          /* what the last micro-batch's whole backward, or its W, takes besides, before it sends */
     double launch_forward_s, launch_backward_s, launch_weight_s; /* of the host, for F, B, W */
     double launch_walk_s, launch_engine_s;                       /* of it, for B and for W where they are two passes */
+    bool waits_forward, waits_backward; /* it waits for the kernels of F, of B, before it launches what follows */
 };
 
 struct dtp_schedule_costs {

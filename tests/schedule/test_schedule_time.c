@@ -501,16 +501,23 @@ static void test_pairs_send_too(void **state)
     timed_release(&t);
 }
 
-/* What the last micro-batch takes besides stands before what it sends: 1F1B of 2 and 2 as by hand above, where rank 1
- * ends at 16 and rank 0 at 19; each last backward takes 5 more. */
-static void test_last_backward_by_hand(void **state)
+/* 1F1B of 2 and 2 as by hand above, where rank 1 ends at 16 and rank 0 at 19. What the last micro-batch takes besides
+ * stands before what it sends: each last backward takes 5 more. Or each first forward does. Or rank 1's host launches a
+ * backward of 4 in 6, and waits for each forward: backwards are launched by 5 + 6 and 14 + 6; 3 later rank 0 is done.
+ */
+static void test_last_and_first_by_hand(void **state)
 {
     (void)state;
     struct timed t;
     timed_make(&t, (struct dtp_schedule_shape){DTP_SCHEDULE_1F1B, 2, 2, 0, 0}, DTP_SEND_BUFFERED);
-    t.stages[0] = (struct dtp_stage_cost){.forward_s = 1, .backward_s = 1, .weight_s = 1, .send_s = 1, .last_s = 5};
-    t.stages[1] = (struct dtp_stage_cost){.forward_s = 3, .backward_s = 2, .weight_s = 2, .last_s = 5};
-    expect("the makespan", &t, dtp_schedule_timer_makespan(t.timer, &(struct dtp_schedule_costs){t.stages, 1}), 29);
+    for (int i = 0; i < 3; i++) {
+        const double last_s = i == 0 ? 5 : 0, first_s = i == 1 ? 5 : 0;
+        t.stages[0] = (struct dtp_stage_cost){1, 1, 1, .send_s = 1, .last_s = last_s, .first_s = first_s};
+        t.stages[1] = (struct dtp_stage_cost){3, 2, 2, .last_s = last_s, .first_s = first_s};
+        t.stages[1].launch_backward_s = i == 2 ? 6 : 0, t.stages[1].waits_forward = i == 2;
+        expect("the makespan", &t, dtp_schedule_timer_makespan(t.timer, &(struct dtp_schedule_costs){t.stages, 1}),
+               i < 2 ? 29 : 23);
+    }
     timed_release(&t);
 }
 
@@ -583,7 +590,7 @@ int main(void)
         cmocka_unit_test(test_receives_posted_early_by_hand),
         cmocka_unit_test(test_posted_in_turns_by_hand),
         cmocka_unit_test(test_pairs_send_too),
-        cmocka_unit_test(test_last_backward_by_hand),
+        cmocka_unit_test(test_last_and_first_by_hand),
         cmocka_unit_test(test_any_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
