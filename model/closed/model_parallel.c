@@ -307,8 +307,24 @@ static struct dtp_part_cost passes_of_layer(const struct dtp_plan *plan, const s
         .forward_s = forward * scale, .backward_s = backward * scale, .weight_s = weight * scale};
 }
 
-/* What stages consist of. Ends are what a slice of twice as many layers has once; of dense layers one in a slice that
- * has none. */
+/* Of a micro-batch, what one of the model's layers without experts takes beyond one with: by one more in the slice. */
+static struct dtp_stage_time first_of(const struct job *j)
+{
+    const double m = j->micro_steps;
+    struct dtp_transformer other = j->slice.transformer;
+    struct dtp_communication with;
+    struct dtp_time_parts dense;
+    if (!other.experts || (!j->transformer->dense_layers && dtp_transformer_kind_period(j->transformer) == 1))
+        return (struct dtp_stage_time){0};
+    other.dense_layers++;
+    dtp_closed_form_communication(&other, &j->slice.cluster, &j->slice.plan, &with);
+    dtp_closed_form_time_parts(&other, &j->slice.cluster, &j->slice.plan, &with, &dense);
+    return (struct dtp_stage_time){(dense.device_s - j->parts.device_s) / m, (dense.host_s - j->parts.host_s) / m,
+                                   (dense.exchanged_s - j->parts.exchanged_s) / m};
+}
+
+/* What stages consist of. Layers are what a slice of twice as many has more of, those with experts where there are any;
+ * ends what it has once, and the slice's layers without experts. */
 static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stages *s,
                                           const struct dtp_communication *communication)
 {
@@ -326,13 +342,15 @@ static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stag
         dtp_block_work(&j->slice.transformer, DTP_LAYER_DENSE, &j->slice.cluster, &j->slice.plan);
     const double hooks_s = dtp_root_hooks_s(&j->slice.plan);
     struct dtp_transformer other = j->slice.transformer;
-    struct dtp_time_parts twice, dense;
+    struct dtp_time_parts twice;
+    const struct dtp_stage_time first = first_of(j);
+    const double without = (double)other.dense_layers;
     other.layers *= 2;
     dtp_closed_form_time_parts(&other, &j->slice.cluster, &j->slice.plan, communication, &twice);
     const struct dtp_parameter_count count = dtp_transformer_count(&j->slice.transformer);
     const double share = (double)count.layers / (double)count.total;
     const bool shards = dtp_plan_shards_params(j->plan);
-    const double ends_s = fmax(0, 2 * once->host_s - twice.host_s) / m,
+    const double ends_s = fmax(0, (2 * once->host_s - twice.host_s) / m - without * first.launched_s),
                  table_s = fmin(block.table_kernels * once->launch_s, ends_s);
     struct dtp_pipeline_parts out = {
         .transformer = j->transformer,
@@ -342,23 +360,15 @@ static struct dtp_pipeline_parts parts_of(const struct job *j, const struct stag
         .layer = {.device_s = (twice.device_s - once->device_s) / (m * layers),
                   .launched_s =
                       (twice.host_s - once->host_s) / (m * layers) + s->calls.layer_s + collectives_s / layers,
-                  .exchanged_s = (s->tensor_exposed_s + once->exchanged_s / m) / layers},
-        .ends = {.device_s = fmax(0, 2 * once->device_s - twice.device_s) / m,
+                  .exchanged_s = (s->tensor_exposed_s + once->exchanged_s / m - without * first.exchanged_s) / layers},
+        .first = first,
+        .ends = {.device_s = fmax(0, (2 * once->device_s - twice.device_s) / m - without * first.device_s),
                  .launched_s = ends_s - table_s + hooks_s + s->calls.ends_s - s->calls.table_s},
         .table = {.launched_s = table_s + hooks_s + s->calls.table_s},
         .gathered_s = s->gathered_s / j->plan->virtual_stages,
         .layer_gather_s = shards ? once->gathered_s * share / layers : 0,
-        .experts_gather_s = shards ? once->experts_gathered_s / layers : 0,
+        .experts_gather_s = shards ? once->experts_gathered_s / fmax(1, layers - without) : 0,
         .sent_bytes = s->boundary_bytes / (2 * (uint64_t)j->plan->virtual_stages)};
-    if (j->transformer->experts && j->transformer->dense_layers) {
-        struct dtp_communication with;
-        other = j->slice.transformer;
-        other.dense_layers = 1;
-        dtp_closed_form_communication(&other, &j->slice.cluster, &j->slice.plan, &with);
-        dtp_closed_form_time_parts(&other, &j->slice.cluster, &j->slice.plan, &with, &dense);
-        out.first = (struct dtp_stage_time){(dense.device_s - once->device_s) / m, (dense.host_s - once->host_s) / m,
-                                            (dense.exchanged_s - once->exchanged_s) / m};
-    }
     return out;
 }
 

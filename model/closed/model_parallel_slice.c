@@ -5,6 +5,14 @@
 #include "plan/degrees.h"
 #include "plan/slice.h"
 
+/* Where every so-manieth layer has experts, how many layers the rank with most experts has without: of each chunk that
+ * begins wherever, all but one of each so many and of those left. They are taken to be its first. */
+static uint64_t layers_without(const struct dtp_transformer *t, uint64_t layers, uint32_t chunks)
+{
+    const uint64_t with = chunks * dtp_divide_up(dtp_divide_up(layers, chunks), dtp_transformer_kind_period(t));
+    return t->experts && with < layers ? layers - with : 0;
+}
+
 /* The first stage holds the embedding, the last the head, tied or not: one such matrix each. A rank that holds both
  * stages and as many layers as any has both. */
 static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, const struct dtp_plan *plan)
@@ -13,8 +21,10 @@ static struct dtp_transformer slice_of_model(const struct dtp_transformer *t, co
     const bool vee = dtp_schedule_row(plan->schedule)->placement == DTP_CHUNKS_VEE;
     bool both_ends = plan->pp < 2 || (vee && plan->head_layers == plan->most_layers);
     s.layers = plan->pp < 2 ? t->layers : plan->most_layers;
-    if (plan->pp > 1) /* most stages have none of the first layers; what these take otherwise: dense_layers_s */
-        s.dense_layers = 0;
+    if (plan->pp > 1) { /* most stages have none of the first layers; what these take otherwise: first_of */
+        s.dense_layers = layers_without(t, s.layers, plan->virtual_stages);
+        s.expert_layer_step = 0;
+    }
     s.tied_head = t->tied_head || !(both_ends || t->ahead_layers); /* what predicts further ahead reads both */
     return s;
 }

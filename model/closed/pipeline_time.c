@@ -32,12 +32,19 @@ static void add(struct dtp_stage_time *to, const struct dtp_stage_time *part, do
     to->exchanged_s += times * part->exchanged_s;
 }
 
+static double layers_without_experts(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage)
+{
+    uint64_t without = 0;
+    for (uint64_t i = 0; i < stage->layers; i++)
+        without += !dtp_transformer_layer_has_experts(p->transformer, stage->first_layer + i);
+    return (double)without;
+}
+
 static struct dtp_stage_time time_of(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage)
 {
     struct dtp_stage_time t = {.exchanged_s = p->gathered_s};
-    const double dense = (double)p->transformer->dense_layers - stage->first_layer;
     add(&t, &p->layer, stage->layers + stage->mtp_layers);
-    add(&t, &p->first, fmin(fmax(0, dense), stage->layers));
+    add(&t, &p->first, layers_without_experts(p, stage));
     add(&t, &p->table, stage->embedding);
     add(&t, &p->ends, stage->head);
     return t;
@@ -86,8 +93,7 @@ static struct dtp_stage_cost never_ahead(const struct dtp_pipeline_parts *p, str
 static double gathers_s(const struct dtp_pipeline_parts *p, const struct dtp_stage_parts *stage,
                         const struct dtp_stage_cost *cost)
 {
-    const double dense = fmax(0, (double)p->transformer->dense_layers - stage->first_layer),
-                 layers = stage->layers - fmin(dense, stage->layers);
+    const double layers = stage->layers - layers_without_experts(p, stage);
     if (!reads_rows(p) || layers < 1)
         return 0;
     const double layer_s = fmax(cost->forward_s, cost->launch_forward_s) / stage->layers;

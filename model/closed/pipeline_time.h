@@ -21,7 +21,7 @@ struct dtp_pipeline_parts {
     const struct dtp_cluster *cluster;
     const struct dtp_plan *plan;
     struct dtp_part_cost shares;              /* what F, B and W are of a layer's kernels; they add up to 1 */
-    struct dtp_stage_time layer, first, ends; /* first: what one of the model's dense layers takes besides; ends: head
+    struct dtp_stage_time layer, first, ends; /* first: what one without experts takes besides; ends: head
                                                  and loss */
     struct dtp_stage_time table;              /* of the embedding */
     double gathered_s;                        /* of all that a stage has received */

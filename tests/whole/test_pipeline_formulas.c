@@ -50,8 +50,8 @@ static const char *drawn_word(const char *list, char word[64])
  * with adapters that tensor parallel ranks divide, products in 16 or 8 bits, and collectives beside them or not. */
 enum drawn { STAGES, TENSOR, NARROW, ADAPTED, BRIDGED, EXPERTS };
 
-/* Experts that 1 to 8 ranks divide, beside data parallel ranks that have the same ones, under the runtimes that know
- * them beside stages; Megatron-Core's tensor parallel ranks fold them. */
+/* Experts, of every layer or every second, that 1 to 8 ranks divide, beside data parallel ranks that have the same
+ * ones, under the runtimes that know them beside stages; Megatron-Core's tensor parallel ranks fold them. */
 static void draw_expert_settings(size_t bytes, char *out)
 {
     static const char *const schedules[] = {"1f1b", "gpipe", "interleaved virtual_stages=2", "zb-h1", "zb-v"},
@@ -67,13 +67,13 @@ static void draw_expert_settings(size_t bytes, char *out)
              "gpu=h100-sxm gpus=%u gpus_per_node=%u network_gbit_per_s=%u pp=%u tp=%u ep=%u layers=%u hidden=%u "
              "heads=%u vocab=32000 tied_head=false ffn=%u experts=%u experts_per_token=%u expert_ffn=%u "
              "shared_expert_ffn=%u dense_layers=%u seq=%u micro_batch=%u accumulate=%u runtime=%s strategy=%s "
-             "schedule=%s checkpointing=%s",
+             "schedule=%s checkpointing=%s%s",
              gpus, of_node < gpus ? of_node : gpus, 50u << random_below(5), pp, tp, ep, layers, 64 * heads, heads,
              256 * heads, 8u << random_below(4), 2u << random_below(3), 256u << random_below(4),
              random_below(2) ? 0 : 512, random_below(3) ? 0 : (unsigned)random_below(3), 512u << random_below(4),
              1u << random_below(2), 1 + (unsigned)random_below(20), torch ? "torch" : "megatron",
              torch ? shards[random_below(3)] : strategies[random_below(3)], schedules[random_below(torch ? 3 : 5)],
-             checkpoints[random_below(3)]);
+             checkpoints[random_below(3)], torch && !random_below(3) ? " expert_layer_step=2" : "");
 }
 
 /* As it is typed behind `dtplan plan --`, where `=` may stand for a space. */
@@ -310,11 +310,12 @@ static void test_formulas_with_experts(void **state)
     const size_t count = draw_plans(EXPERTS, ratios);
     (void)state;
     /* Beside them the least of seeds 1 to 6. Before experts' weights were waited for where their program waits, and
-     * hosts for the counts of rows where it reads any, steps of seeds 1 and 2 were 48 %, 0.39 to 2.72. */
-    check_ratios("experts: memory estimated", ratios[MEMORY], count, 85, 0.6, 1.7); /* 88 %, 0.83 to 1.53 */
-    check_ratios("experts: memory bounded", ratios[BOUND], count, 79, 0.6, 1.75);   /* 82 %, 0.83 to 1.55 */
-    check_ratios("experts: memory for sure", ratios[SURELY], count, 0, 0, 1.35);    /* to 1.20 */
-    check_ratios("experts: step", ratios[STEP], count, 60, 0.55, 1.65);             /* 64 %, 0.67 to 1.45 */
+     * hosts for the counts of rows where it reads any, steps of seeds 1 and 2 were 48 %, 0.39 to 2.72; of those with
+     * experts in every second layer bounds were 59 %, from 0.50, and are 69. */
+    check_ratios("experts: memory estimated", ratios[MEMORY], count, 83, 0.6, 1.8); /* 86 %, 0.83 to 1.64 */
+    check_ratios("experts: memory bounded", ratios[BOUND], count, 80, 0.6, 1.9);    /* 84 %, 0.84 to 1.73 */
+    check_ratios("experts: memory for sure", ratios[SURELY], count, 0, 0, 1.35);    /* to 1.03 */
+    check_ratios("experts: step", ratios[STEP], count, 61, 0.5, 1.6);               /* 66 %, 0.64 to 1.42 */
 }
 
 static void test_formulas_of_pipelines(void **state)
