@@ -86,7 +86,7 @@ LET_BE = {
         "of formats in 8 bits, which are refused": "fp8_recipe fp8_all_gather bf16_linears",
         "of PowerSGD, which is refused": "powersgd_rank powersgd_start_step",
         "of GaLore and APOLLO, which are refused": "projection_rank",
-        "of runtime peft": "autocast fast_kernels grouped_experts gptq_operators shifted_logits narrow_logits prepare_kbit fp32_ends checkpoint_within",
+        "of runtime peft": "autocast fast_kernels grouped_experts gptq_operators shifted_logits narrow_logits unread_loss fused_activation prepare_kbit fp32_ends checkpoint_within",
     },
 }
 

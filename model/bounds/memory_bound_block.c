@@ -67,14 +67,15 @@ struct adapters {
     uint64_t whole; /* bytes of the largest gradient of a matrix to which its adapter is added */
 };
 
-/* DoRA: both results that magnitudes multiply stay; forward has the identity and three of B A's shape, or three terms
- * of the result's beside B A; backward four of the result's. */
+/* DoRA: two results stay; forward the identity beside B A, W + s B A or terms of the result; backward four of these. */
 static void add_magnitudes(struct dtp_bound *b, const struct dtp_layer_matrix *m, uint64_t *stage)
 {
-    uint64_t c = b->bytes.compute, identity = c * m->in * (m->in + m->rank), all = c * m->in * m->out;
-    b->low += 2 * c * m->out;
-    b->unpacking = larger(b->unpacking, identity + larger(3 * all, all + dtp_bound_tokens(b, 3 * c * m->out)));
-    *stage = larger(*stage, 4 * c * m->out);
+    const struct dtp_magnitude_passes p = dtp_plan_magnitude_passes(b->plan);
+    const uint64_t c = b->bytes.compute, all = m->in * m->out, wide = p.casts ? p.sum * m->in * m->in : 0,
+                   rows = dtp_bound_tokens(b, (p.terms_workspace + p.sum) * m->out),
+                   room = larger(c * all + wide, p.product * all + larger(p.norm_workspace * all, rows));
+    b->low += 2 * c * m->out, b->unpacking = larger(b->unpacking, c * m->in * (m->in + m->rank) + room);
+    *stage = larger(*stage, (p.back_workspace + 2 * c) * m->out);
 }
 
 /* What is unpacked once for forward and backward stays between them where both are of one pass: of a block that keeps
@@ -105,8 +106,7 @@ static void add_folded(struct dtp_bound *b, const struct dtp_layer_matrix *m, st
 {
     const uint64_t c = b->bytes.compute, all = c * m->groups * m->out * m->in,
                    factors = c * m->groups * m->rank * (m->out + m->in), kept = all + factors;
-    b->kept_weights += kept, b->again_weights += kept;
-    b->unpacking += kept;
+    b->kept_weights += kept, b->again_weights += kept, b->unpacking += kept;
     a->whole = larger(a->whole, all + factors);
 }
 

@@ -158,7 +158,8 @@ static void count_kernels(const struct dtp_layer_kind *kind, const struct dtp_pl
 static void count_magnitudes(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
                              struct dtp_adapted_work *out)
 {
-    double c = dtp_plan_compute_bytes(plan), drops = plan->adapters.dropout > 0 ? 1 : 0;
+    const struct dtp_magnitude_passes passes = dtp_plan_magnitude_passes(plan);
+    double drops = plan->adapters.dropout > 0 ? 1 : 0;
     for (int m = 0; m < kind->matrices; m++) {
         const struct dtp_layer_matrix *matrix = &kind->matrix[m];
         double in = (double)matrix->in, width = in * (double)matrix->out;
@@ -166,9 +167,11 @@ static void count_magnitudes(const struct dtp_layer_kind *kind, const struct dtp
             continue;
         out->norm_flops += 2 * (double)matrix->rank * (in * in + width);
         out->dropped_flops += dropped_flops(kind, plan, matrix);
-        out->forward_unpacked_bytes += c * (in * in + 6 * width);
-        out->forward_kernels += 12 + drops; /* 4 of an adapter are counted */
-        out->backward_kernels += 7 + drops; /* of 6 */
+        out->forward_unpacked_bytes += (double)passes.identity * in * in + (double)(passes.casts + passes.norm) * width;
+        out->forward_kernels += drops + passes.identity_kernels + passes.cast_kernels + passes.norm_kernels +
+                                passes.terms_kernels +
+                                passes.added_kernels; /* matmuls of the identity beside 2 of an adapter's 4 */
+        out->backward_kernels += drops + passes.back_kernels + passes.back_wanted_kernels; /* in place of s g */
     }
 }
 
@@ -250,8 +253,10 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
             continue;
         }
         if (matrix->magnitudes) { /* a sum of two gradients: the result's, or behind dropout the input's */
-            *forward += 12 * w * out + dropped * in;
-            *backward += w * (14 * out + 3 * in + 3 * (plan->adapters.dropout > 0 ? in : out)) + dropped * in;
+            const struct dtp_magnitude_passes passes = dtp_plan_magnitude_passes(plan);
+            *forward += (double)(passes.terms + passes.added) * out + dropped * in;
+            *backward += (double)(passes.back + passes.back_wanted) * out +
+                         w * (3 * in + 3 * (plan->adapters.dropout > 0 ? in : out)) + dropped * in;
             continue;
         }
         if (plan->adapter_ranks > 1)

@@ -138,6 +138,36 @@ static enum dtp_status read_layers(struct dtp_reading *r)
     return compiles(r) ? DTP_OK : dtp_make_key(r, "runtime", "peft", NULL);
 }
 
+/* Kernels of Liger for norms, gated activations and the loss (integrations/liger.py); torch.compile has its own of
+ * these but the loss. */
+static enum dtp_status read_liger(struct dtp_reading *r, bool layers)
+{
+    const bool liger = is(dtp_fact(r, "liger"), "true");
+    if (!dtp_fact(r, "liger"))
+        return DTP_OK;
+    enum dtp_status status = dtp_make_key(r, "loss", liger ? "fused" : "eager", "liger");
+    if (!layers || !liger)
+        return status;
+    status = dtp_worse(status, dtp_make_key(r, "fast_kernels", "true", "liger"));
+    return dtp_worse(status, dtp_make_key(r, "fused_activation", "true", "liger"));
+}
+
+/* Whether Trainer's own loop steps, and not an engine's, around layers that no compiler has made others of. */
+static bool runs_layers(const struct dtp_reading *r)
+{
+    const char *runtime = dtp_typed(r, "runtime");
+    return !compiles(r) && !dtp_accelerate_runs_deepspeed(r) && (!runtime || is(runtime, "peft"));
+}
+
+static enum dtp_status read_loop(struct dtp_reading *r)
+{
+    const bool layers = runs_layers(r);
+    enum dtp_status worst = read_liger(r, layers);
+    if (layers && is(dtp_fact(r, "filter"), "false"))
+        worst = dtp_worse(worst, dtp_make_key(r, "unread_loss", "true", "filter"));
+    return worst;
+}
+
 /* Precision, and why there is none of that pair. */
 struct recipe {
     const char *precision, *refusal; /* one of them */
@@ -208,9 +238,7 @@ static enum dtp_status read_precision(struct dtp_reading *r, bool sharded)
     if (recipe.refusal)
         return dtp_refuse_fact(r, fact ? fact : "dtype", "%s", recipe.refusal);
     enum dtp_status status = dtp_make_key(r, "precision", recipe.precision, fact);
-    const char *runtime = dtp_typed(r, "runtime");
-    bool layers = !compiles(r) && !dtp_accelerate_runs_deepspeed(r) && (!runtime || is(runtime, "peft"));
-    if (is(mixed, "bf16") && is(recipe.precision, "bf16-pure") && layers)
+    if (is(mixed, "bf16") && is(recipe.precision, "bf16-pure") && runs_layers(r))
         status = dtp_worse(status, dtp_make_key(r, "autocast", "true", dtp_fact(r, "bf16") ? "bf16" : NULL));
     return status;
 }
@@ -231,6 +259,7 @@ static enum dtp_status read_settings(struct dtp_reading *r)
         worst = dtp_worse(worst, dtp_make_key(r, "strategy", "ddp", NULL));
     worst = dtp_worse(worst, read_precision(r, sharded));
     worst = dtp_worse(worst, read_layers(r));
+    worst = dtp_worse(worst, read_loop(r));
     if (dtp_fact(r, "torch_compile"))
         worst = dtp_worse(worst, dtp_make_key(r, "compile", dtp_fact(r, "torch_compile"), "torch_compile"));
     if (!dtp_is_said(r, "micro_batch")) /* training_args.py */
@@ -261,7 +290,10 @@ static void write_settings(struct dtp_writing *w)
         dtp_say_path(w, "attn_implementation", "flex_attention", false);
     else
         dtp_say_key(w, "attention");
-    dtp_say_key(w, "loss");
+    if (job->plan.loss == DTP_LOSS_EAGER || job->plan.loss == DTP_LOSS_FUSED)
+        dtp_say(w, "liger", job->plan.loss == DTP_LOSS_FUSED ? "true" : "false");
+    if (job->plan.unread_loss)
+        dtp_say(w, "filter", "false");
     dtp_say(w, "optim", dtp_written_value(w, "optimizer"));
     if (job->plan.optimizer == DTP_GALORE || job->plan.optimizer == DTP_APOLLO) {
         char arguments[40];

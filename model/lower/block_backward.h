@@ -24,6 +24,9 @@ struct dtp_block_backward {
 /* Uses a saved tensor, where it exists; its last reader frees it, of what is kept for weights their pass. */
 void dtp_backward_consume(const struct dtp_block_backward *b, struct dtp_draft *draft, enum dtp_layer_tensor tensor,
                           uint32_t access);
+/* The tensor's buffer, which its gradient is written over. */
+dtp_buffer_id dtp_backward_take_over(const struct dtp_block_backward *b, struct dtp_draft *draft,
+                                     enum dtp_layer_tensor tensor);
 /* The residual gradient, or what was cast of it, is that of several branches: the last of them lets it go. */
 bool dtp_backward_shared(const struct dtp_block_backward *b, dtp_buffer_id gradient);
 /* Whether the gradient of a weight of this layer that is left for later is made of it. */

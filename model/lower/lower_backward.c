@@ -284,6 +284,10 @@ static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activati
     b->gradient[at->up] = gradient;
     if (in_place) {
         dtp_draft_use(&draft, gradient, DTP_UPDATE);
+    } else if (l->tensors.kind.activates_in_place) {
+        b->gradient[at->gate] = dtp_backward_take_over(b, &draft, at->gate);
+        b->gradient[at->up] = dtp_backward_take_over(b, &draft, at->up);
+        dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     } else {
         b->gradient[at->gate] = dtp_backward_workspace(l, &draft, "gate gradient", gate, DTP_WRITE);
         b->gradient[at->up] = dtp_backward_workspace(l, &draft, "up gradient", up, DTP_WRITE);
@@ -298,17 +302,8 @@ static void in_one(struct dtp_block_backward *b, const struct dtp_layer_activati
         dtp_draft_new(l, &draft, "derivative of the square", DTP_OWNER_WORKSPACE,
                       standing_bytes(l, at, gradient_bytes(l, at)), DTP_UPDATE | DTP_FREE);
     bool within = dtp_lower_activates_within(l, at->product);
-    dtp_draft_pass(l, &draft,
-                   within ? 0
-                          : (l->gated   ? 5
-                             : l->fused ? 4
-                             : squares  ? 10
-                                        : 3) *
-                                f,
-                   0,
-                   within    ? 0
-                   : squares ? 4
-                             : 1);
+    double passes = within ? 0 : l->gated ? 5 : l->fused ? 4 : squares ? 10 : 3;
+    dtp_draft_pass(l, &draft, passes * f, 0, within ? 0 : squares ? 4 : 1);
     dtp_draft_end(l, &draft);
 }
 

@@ -16,6 +16,16 @@ void dtp_backward_consume(const struct dtp_block_backward *b, struct dtp_draft *
     }
 }
 
+dtp_buffer_id dtp_backward_take_over(const struct dtp_block_backward *b, struct dtp_draft *draft,
+                                     enum dtp_layer_tensor tensor)
+{
+    dtp_buffer_id made = b->module->tensor[tensor];
+    dtp_draft_use(draft, made, DTP_UPDATE);
+    b->module->alive &= ~(UINT64_C(1) << tensor);
+    b->module->tensor[tensor] = DTP_NO_BUFFER;
+    return made;
+}
+
 bool dtp_backward_shared(const struct dtp_block_backward *b, dtp_buffer_id gradient)
 {
     for (int tensor = 0; tensor < DTP_TENSOR_COUNT; tensor++)

@@ -1,15 +1,16 @@
 /* DoRA (Liu et al. 2024, arXiv:2402.09353): an adapted linear is (m / n) (W + s B A) x, with a trained magnitude m of
  * each output and n the norm of that row of W + s B A, which no gradient goes through.
  *
- * As peft runs it (tuners/lora/dora.py, DoraLinearLayer.forward; torchtune's DoRALinear after it), eagerly:
+ * As peft runs it (tuners/lora/dora.py, DoraLinearLayer.forward; torchtune's DoRALinear after it), eagerly, in passes
+ * that dtp_plan_magnitude_passes counts:
  *   product    B A of an identity [in, in], for FSDP's hooks stand around modules: two matmuls, [in, out]
- *   norm       s times that, W added, the norm of each row: 6 passes of [out, in]
- *   sum        (m / n - 1) y + (m / n) wide s, added to y: 9 passes of a result's elements and 3; y and wide are kept,
- *              for the gradient of m / n. Where dropout is on, y is made anew of what it let through, and that is kept
- * The identity and the product stand until the function returns. What is kept of [out] elements is not counted.
+ *   norm       s times that, W added, the norm of each row
+ *   sum        (m / n - 1) y + (m / n) wide s, added to y; y and wide are kept, for the gradient of m / n
+ * Where dropout is on, y is made anew of what it let through, which is kept. The identity and the product stand until
+ * the function returns. What is kept of [out] elements is not counted.
  *
- * Backward, of g [T, out]: s g 2 passes; times m / n 2; with wide, a product that is summed, 4; with y the same 4; g
- * times m / n - 1, what y gets, 2: added to g 3, or multiplied by W once more beside A's, behind dropout. */
+ * Backward, of g [T, out]: s g; times m / n; with wide, a product that is summed; with y the same; g times m / n - 1,
+ * what y gets: added to g, or multiplied by W once more beside A's, behind dropout. */
 #include "lower/block_backward.h"
 #include "lower/block_forward.h"
 
@@ -24,17 +25,29 @@ static uint64_t result_bytes(const struct dtp_lowering *l, const struct dtp_laye
     return dtp_bytes_product(dtp_lower_matrix_rows(l, matrix), l->compute * matrix->out);
 }
 
-/* B A, and the norm of W + s B A. */
-static struct product find_norm(const struct pass *pass, int index)
+static void passes_of(struct dtp_lowering *l, struct dtp_draft *draft, uint64_t bytes, uint64_t elements,
+                      double one_at_a_time, uint32_t kernels)
+{
+    if (one_at_a_time > 0)
+        dtp_draft_pass(l, draft, (double)(bytes * elements), one_at_a_time * (double)elements, kernels);
+    else
+        dtp_draft_memory(l, draft, (double)(bytes * elements), kernels);
+}
+
+/* B A of an identity; of adapters in fp32 the identity is, too, and stands until its product is made. */
+static struct product multiply_identity(const struct pass *pass, int index)
 {
     struct dtp_lowering *l = pass->l;
     const struct dtp_layer_matrix *m = &l->matrix[index];
-    dtp_buffer_id adapter = dtp_lower_weight(l, l->block.adapter[index]), weight = dtp_lower_weight(l, index);
+    const struct dtp_magnitude_passes passes = dtp_plan_magnitude_passes(l->plan);
+    const uint64_t wide = passes.sum > l->compute ? passes.sum * m->in * m->in : 0;
+    dtp_buffer_id adapter = dtp_lower_weight(l, l->block.adapter[index]), uncast;
     struct dtp_draft draft;
     struct product made;
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "identity");
     made.identity = dtp_draft_new(l, &draft, "identity", DTP_OWNER_WORKSPACE, l->compute * m->in * m->in, DTP_WRITE);
-    dtp_draft_memory(l, &draft, (double)(l->compute * m->in * m->in), 2);
+    uncast = wide ? dtp_draft_new(l, &draft, "identity in fp32", DTP_OWNER_WORKSPACE, wide, DTP_WRITE) : DTP_NO_BUFFER;
+    passes_of(l, &draft, passes.identity, m->in * m->in, 0, passes.identity_kernels);
     dtp_draft_end(l, &draft);
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter A of the identity");
     dtp_draft_use(&draft, made.identity, DTP_READ);
@@ -45,14 +58,38 @@ static struct product find_norm(const struct pass *pass, int index)
     dtp_draft_begin(l, &draft, DTP_OP_MATMUL, "adapter B of the identity");
     dtp_draft_use(&draft, made.low, DTP_READ);
     dtp_draft_use(&draft, adapter, DTP_READ);
+    dtp_draft_use(&draft, uncast, DTP_FREE);
     made.all = dtp_draft_new(l, &draft, "B A", DTP_OWNER_WORKSPACE, l->compute * m->in * m->out, DTP_WRITE);
     dtp_draft_matmul(l, &draft, m->in, m->out, m->rank, false);
     dtp_draft_end(l, &draft);
+    return made;
+}
+
+/* B A, and the norm of W + s B A. */
+static struct product find_norm(const struct pass *pass, int index)
+{
+    struct dtp_lowering *l = pass->l;
+    const struct dtp_layer_matrix *m = &l->matrix[index];
+    const struct dtp_magnitude_passes passes = dtp_plan_magnitude_passes(l->plan);
+    const uint64_t elements = m->in * m->out;
+    struct product made = multiply_identity(pass, index);
+    dtp_buffer_id weight = dtp_lower_weight(l, index);
+    struct dtp_draft draft;
+    if (passes.casts) {
+        dtp_draft_begin(l, &draft, DTP_OP_CAST, "W and B A in fp32");
+        dtp_draft_use(&draft, weight, DTP_READ);
+        dtp_draft_use(&draft, made.all, DTP_READ | DTP_FREE);
+        made.all =
+            dtp_draft_new(l, &draft, "W and B A in fp32", DTP_OWNER_WORKSPACE, passes.product * elements, DTP_WRITE);
+        passes_of(l, &draft, passes.casts, elements, passes.cast_kernels, passes.cast_kernels);
+        dtp_draft_end(l, &draft);
+    }
     dtp_draft_begin(l, &draft, DTP_OP_CAST, "norm of rows");
-    dtp_draft_use(&draft, weight, DTP_READ);
+    if (!passes.casts)
+        dtp_draft_use(&draft, weight, DTP_READ);
     dtp_draft_use(&draft, made.all, DTP_READ);
-    dtp_draft_new(l, &draft, "W + s B A", DTP_OWNER_WORKSPACE, 2 * l->compute * m->in * m->out, DTP_UPDATE | DTP_FREE);
-    dtp_draft_memory(l, &draft, 6 * (double)(l->compute * m->in * m->out), 5);
+    dtp_draft_new(l, &draft, "W + s B A", DTP_OWNER_WORKSPACE, passes.norm_workspace * elements, DTP_UPDATE | DTP_FREE);
+    passes_of(l, &draft, passes.norm, elements, passes.norm_elements, passes.norm_kernels);
     dtp_draft_end(l, &draft);
     return made;
 }
@@ -84,7 +121,8 @@ void dtp_forward_magnitudes(const struct pass *pass, int index, dtp_buffer_id wi
     struct dtp_flight_module *module = pass->module;
     dtp_buffer_id *result = &module->tensor[matrix->result], base = *result;
     bool drops = l->plan->adapters.dropout > 0;
-    uint64_t bytes = result_bytes(l, matrix);
+    const struct dtp_magnitude_passes passes = dtp_plan_magnitude_passes(l->plan);
+    const uint64_t bytes = result_bytes(l, matrix), elements = bytes / l->compute;
     const struct product product = find_norm(pass, index);
     if (drops)
         base = multiply_dropped(pass, index, keeps);
@@ -96,15 +134,18 @@ void dtp_forward_magnitudes(const struct pass *pass, int index, dtp_buffer_id wi
     dtp_draft_use(&draft, product.all, DTP_FREE);
     dtp_draft_use(&draft, wide, access);
     dtp_draft_use(&draft, base, drops ? access : DTP_READ);
-    dtp_draft_new(l, &draft, "magnitudes' terms", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE | DTP_FREE);
-    dtp_buffer_id sum = dtp_draft_new(l, &draft, "magnitudes", DTP_OWNER_WORKSPACE, bytes, DTP_WRITE);
-    dtp_draft_memory(l, &draft, 9 * (double)bytes, 4);
+    dtp_draft_new(l, &draft, "magnitudes' terms", DTP_OWNER_WORKSPACE, passes.terms_workspace * elements,
+                  DTP_UPDATE | DTP_FREE);
+    dtp_buffer_id sum = dtp_draft_new(l, &draft, "magnitudes", DTP_OWNER_WORKSPACE, passes.sum * elements, DTP_WRITE);
+    passes_of(l, &draft, passes.terms, elements, passes.terms_elements, passes.terms_kernels);
     dtp_draft_end(l, &draft);
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL, "adapter");
     dtp_draft_use(&draft, *result, drops || !keeps ? DTP_READ | DTP_FREE : DTP_READ);
     dtp_draft_use(&draft, sum, DTP_READ | DTP_FREE);
+    dtp_draft_new(l, &draft, "sum in fp32", DTP_OWNER_WORKSPACE, passes.sum > l->compute ? passes.sum * elements : 0,
+                  DTP_UPDATE | DTP_FREE);
     *result = dtp_draft_new(l, &draft, dtp_layer_tensor_text(matrix->result), DTP_OWNER_ACTIVATIONS, bytes, DTP_WRITE);
-    dtp_draft_memory(l, &draft, 3 * (double)bytes, 1);
+    passes_of(l, &draft, passes.added, elements, passes.added_elements, passes.added_kernels);
     dtp_draft_end(l, &draft);
     module->base[index] = keeps ? base : DTP_NO_BUFFER;
     module->wide[index] = keeps ? wide : DTP_NO_BUFFER;
@@ -117,18 +158,22 @@ dtp_buffer_id dtp_backward_magnitudes(const struct dtp_block_backward *b, int in
 {
     struct dtp_lowering *l = b->l;
     struct dtp_flight_module *module = b->module;
-    uint64_t bytes = result_bytes(l, &l->matrix[index]);
+    const struct dtp_magnitude_passes passes = dtp_plan_magnitude_passes(l->plan);
+    const uint64_t bytes = result_bytes(l, &l->matrix[index]), elements = bytes / l->compute;
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_RESIDUAL_BACKWARD, "gradients of magnitudes");
     dtp_draft_use(&draft, gradient, DTP_READ);
     dtp_draft_use(&draft, module->base[index], DTP_READ | DTP_FREE);
     dtp_draft_use(&draft, module->wide[index], DTP_READ | DTP_FREE);
     module->wide[index] = DTP_NO_BUFFER;
-    dtp_draft_new(l, &draft, "magnitudes' terms", DTP_OWNER_WORKSPACE, 2 * bytes, DTP_UPDATE | DTP_FREE);
+    dtp_draft_new(l, &draft, "magnitudes' terms", DTP_OWNER_WORKSPACE, passes.back_workspace * elements,
+                  DTP_UPDATE | DTP_FREE);
     dtp_buffer_id scaled = dtp_backward_workspace(l, &draft, "scaled gradient", bytes, DTP_WRITE);
     module->base[index] =
         wanted ? dtp_backward_workspace(l, &draft, "gradient of the linear", bytes, DTP_WRITE) : DTP_NO_BUFFER;
-    dtp_draft_memory(l, &draft, (wanted ? 14 : 12) * (double)bytes, wanted ? 7 : 6);
+    passes_of(l, &draft, passes.back + (wanted ? passes.back_wanted : 0), elements,
+              passes.back_elements + (wanted ? passes.back_wanted_elements : 0),
+              passes.back_kernels + (wanted ? passes.back_wanted_kernels : 0));
     dtp_draft_end(l, &draft);
     return scaled;
 }

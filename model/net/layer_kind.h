@@ -113,8 +113,9 @@ struct dtp_layer_kind {
     bool narrows_sums;
     uint64_t qk_copied; /* fp32 numbers that norms of q and k keep of a token beside their statistics */
     bool narrows;       /* of the runtime: matmuls read a cast of the residual stream, where no norm stands between */
-    bool clamps;        /* the activation clamps gate and up: eagerly seven operations */
-    bool dropout;       /* of the runtime: what branches return goes through dropout on its way to the stream */
+    bool activates_in_place; /* of the plan: gate and up make one kernel's result, whose backward overwrites them */
+    bool clamps;             /* the activation clamps gate and up: eagerly seven operations */
+    bool dropout;            /* of the runtime: what branches return goes through dropout on its way to the stream */
     bool squares;     /* the activation is a square of ReLU: eagerly two operations, the second of the first's result */
     bool from_result; /* the activation's derivative reads its result, not its input: ReLU */
     /* Of the plan: GELU is a chain of operators (plan/gelu_chain.h), in fp32 on a copy; linears cast a norm's fp32
@@ -144,10 +145,11 @@ static inline uint64_t dtp_layer_qk_norm_kept(const struct dtp_layer_kind *kind)
     const uint64_t norms = kind->qk_norm_wide ? 2 : kind->heads + kind->kv_heads;
     return kind->qk_norm_statistics * norms + kind->qk_copied;
 }
-/* Whether the activation that makes `products` is one kernel where others are eager: AutoEP's, of its experts. */
+/* Whether the activation that makes `products` is one kernel where others are eager: AutoEP's, of its experts; Liger's,
+ * of others. */
 static inline bool dtp_layer_activates_in_one(const struct dtp_layer_kind *kind, uint64_t products)
 {
-    return kind->experts && kind->stacks_rows && products & DTP_TENSOR_BIT(PRODUCT);
+    return (kind->activates_in_place || (kind->experts && kind->stacks_rows)) && products & DTP_TENSOR_BIT(PRODUCT);
 }
 /* Rows in slots that came from other ranks are no one expert's tensor: each matrix that reads them copies its own. */
 static inline uint64_t dtp_layer_slot_copies(const struct dtp_layer_kind *kind)

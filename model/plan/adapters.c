@@ -355,6 +355,11 @@ bool dtp_plan_keeps_scales(const struct dtp_plan *plan)
            (base == DTP_BASE_NF4 || base == DTP_BASE_NF4_DOUBLE);
 }
 
+bool dtp_plan_holds_inputs(const struct dtp_plan *plan)
+{
+    return plan->adapters.rank && plan->adapters.base == DTP_BASE_INT8 && dtp_plan_layers(plan)->bitsandbytes;
+}
+
 uint64_t dtp_plan_base_shard_bytes(const struct dtp_plan *plan, uint64_t rows, uint64_t width, uint64_t element_bytes)
 {
     return dtp_plan_keeps_scales(plan) ? nibbles(rows * width)
@@ -407,4 +412,63 @@ struct dtp_unpacking dtp_base_unpacking(const struct dtp_plan *plan, uint64_t ro
     if (dtp_plan_layers(plan)->bitsandbytes && (scales || plan->adapters.base == DTP_BASE_NF4))
         return nf4_unpacking(scales, packed, elements, c);
     return (struct dtp_unpacking){(double)(packed + c * elements), 1, 0, false};
+}
+
+/* ---- DoRA -------------------------------------------------------------------------------------------------------- */
+
+/* peft's DoraLinearLayer.forward (tuners/lora/dora.py), in one dtype of c bytes; and with x in fp32, w bytes, beside
+ * results of c that autocast has made. Bytes of an element:
+ *   identity  written c; or w, which autocast casts w + c
+ *   norm      s B A 2 c, W added 3 c, rows' norms c; or W and B A cast 2 (c + w), then the same in w
+ *   terms     (m / n - 1) y 2 c, m / n wide 2 c, s of that 2 c, both added 3 c; or c + w, c + w, 2 w, 3 w
+ *   added     3 c; or c + 2 w and a cast back w + c
+ *   backward  s g 2 c, times m / n 2 c, with wide and summed 4 c, with y 4 c; or g cast, for y back, 2 (c + w), then
+ *             2 w, 2 w and a cast w + c, and twice 2 w + c and w
+ *   for y     g (m / n - 1) 2 c; or 2 w and a cast w + c
+ * Two of norm's kernels, m / n and that less one, are of a number a row. */
+struct dtp_magnitude_passes dtp_plan_magnitude_passes(const struct dtp_plan *plan)
+{
+    const uint64_t c = dtp_plan_compute_bytes(plan), w = 4;
+    if (!dtp_plan_recasts_adapters(plan))
+        return (struct dtp_magnitude_passes){.identity = c,
+                                             .identity_kernels = 2,
+                                             .norm = 6 * c,
+                                             .norm_kernels = 5,
+                                             .norm_workspace = 2 * c,
+                                             .product = c,
+                                             .terms = 9 * c,
+                                             .terms_kernels = 4,
+                                             .terms_workspace = 2 * c,
+                                             .sum = c,
+                                             .added = 3 * c,
+                                             .added_kernels = 1,
+                                             .back = 12 * c,
+                                             .back_kernels = 6,
+                                             .back_workspace = 2 * c,
+                                             .back_wanted = 2 * c,
+                                             .back_wanted_kernels = 1};
+    return (struct dtp_magnitude_passes){.identity = 2 * w + c,
+                                         .identity_kernels = 3,
+                                         .casts = 2 * (c + w),
+                                         .cast_kernels = 2,
+                                         .norm = 6 * w,
+                                         .norm_kernels = 5,
+                                         .norm_elements = 1, /* B A lies by columns */
+                                         .norm_workspace = 2 * w,
+                                         .product = 2 * w,
+                                         .terms = 2 * (c + w) + 5 * w,
+                                         .terms_kernels = 4,
+                                         .terms_elements = 2,
+                                         .terms_workspace = 2 * w,
+                                         .sum = w,
+                                         .added = 2 * c + 3 * w,
+                                         .added_kernels = 2,
+                                         .added_elements = 1,
+                                         .back = 2 * (c + w) + 4 * w + (w + c) + 2 * (2 * w + c) + 2 * w,
+                                         .back_kernels = 9,
+                                         .back_elements = 4,
+                                         .back_workspace = 3 * w,
+                                         .back_wanted = 2 * w + w + c,
+                                         .back_wanted_kernels = 2,
+                                         .back_wanted_elements = 1};
 }

@@ -132,6 +132,24 @@ bool dtp_plan_keeps_scales(const struct dtp_plan *plan);
 /* Of dtp_base_bytes what is sharded, of `rows` rows, and what each rank keeps whole. */
 uint64_t dtp_plan_base_shard_bytes(const struct dtp_plan *plan, uint64_t rows, uint64_t width, uint64_t element_bytes);
 uint64_t dtp_plan_scale_bytes(const struct dtp_plan *plan, uint64_t rows, uint64_t width);
+/* What DoRA's operators beside an adapter's own move (lower_magnitudes.c): bytes of an element of the identity [in,
+ * in], of the matrix and of its result, how many of these kernels take one at a time, what stands beside their results,
+ * and how many kernels they are. Of fp32 adapters under autocast (dtp_plan_recasts_adapters) x, W and B A are made
+ * fp32. */
+struct dtp_magnitude_passes {
+    uint64_t identity, casts, norm, norm_workspace;
+    uint64_t product; /* of W and B A as the norm reads them, where they were cast; else of B A */
+    uint64_t terms, terms_workspace, sum, added; /* forward, of the result; sum: what is added to it */
+    uint64_t back, back_wanted, back_workspace;  /* backward, and more where the linear's gradient is wanted */
+    uint32_t identity_kernels, cast_kernels, norm_kernels, terms_kernels, added_kernels, back_kernels,
+        back_wanted_kernels;
+    double norm_elements, terms_elements, added_elements, back_elements, back_wanted_elements;
+};
+struct dtp_magnitude_passes dtp_plan_magnitude_passes(const struct dtp_plan *plan);
+
+/* bitsandbytes' MatMul8bitLt (autograd/_functions.py) holds the input of every matrix in int8, as it came, until the
+ * graph goes, though its backward reads no more of it than the shape: ctx.tensors = (CAt, subA, A). */
+bool dtp_plan_holds_inputs(const struct dtp_plan *plan);
 /* What an eager kernel list makes of packed weights [rows, width] when it unpacks them to 16 bits: bytes of memory that
  * it moves, its kernels, and what it holds beside the result (adapters.c counts them). */
 struct dtp_unpacking {

@@ -21,6 +21,7 @@ void dtp_plan_chain_kind(const struct dtp_transformer *transformer, const struct
     kind->casts_norms = dtp_plan_casts_norms(transformer, plan);
     kind->chains_gelu = dtp_plan_chains_gelu(transformer, plan);
     kind->widens_gelu = dtp_plan_widens_gelu(transformer, plan);
+    kind->activates_in_place = plan->fused_activation && kind->gated && !kind->experts;
 }
 
 /* c bytes of what linears return, w of the power. Forward: 0.5 x c + c, power w + w, times 0.044715 w + w, plus x c + w

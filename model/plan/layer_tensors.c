@@ -68,6 +68,8 @@ static bool trains(const struct dtp_layer_kind *kind, const struct dtp_layer_ope
 static bool keeps_input(const struct dtp_layer_kind *kind, const struct dtp_plan *plan,
                         const struct dtp_layer_operator *op)
 {
+    if (dtp_plan_holds_inputs(plan))
+        return true;
     const uint64_t narrow = BIT(CORE) | BIT(CORE_COPY);
     const bool casts = dtp_plan_widens_adapters(plan) || (dtp_plan_widens_norms(plan) && !(op->reads & narrow));
     const bool reads = plan->adapters.dropout <= 0 && !casts && !dtp_plan_recasts_adapters(plan);

@@ -49,6 +49,7 @@ struct dtp_runtime {
     uint32_t splits;     /* DTP_AXES of the mesh along which it divides a model: TP, PP, CP */
     uint32_t schedules;  /* of a pipeline that it runs: bits of enum dtp_schedule_kind */
     bool equal_rounds;   /* interleaved goes in rounds of equally many micro-batches (`struct dtp_schedule_shape`) */
+    bool reads_losses;   /* the host waits for the loss of each micro-step, but where unread_loss says not */
     bool clips_by_key;   /* gradients are clipped where clip_norm asks for that, by torch.nn.utils' clip_grad_norm_ */
     bool clips;          /* no stage of a pipeline steps before the norm of all gradients is known */
     bool validates;      /* or it steps, where post_validation asks for that, and finds out in the next step; where a

@@ -41,6 +41,10 @@ void dtp_plan_check_transformers(struct dtp_resolver *r)
     const struct dtp_plan *p = r->plan;
     if (p->narrow_logits && p->loss != DTP_LOSS_EAGER)
         dtp_plan_refuse(r, "narrow_logits", "is of an eager loss; use loss eager");
+    if (p->fused_activation && (p->fused_gate_up || r->transformer->activation == DTP_SWIGLU_CLAMPED))
+        dtp_plan_refuse(r, "fused_activation",
+                        "of gate and up that are one matrix, whose halves Liger copies, or that are clamped is not "
+                        "modelled; leave it out");
     if (p->checkpointing != DTP_CHECKPOINT_NONE && p->checkpointing != DTP_CHECKPOINT_FULL)
         dtp_plan_refuse(r, "checkpointing", "Transformers' gradient_checkpointing is of every layer; use full or none");
     if (p->loss == DTP_LOSS_CHUNKED)

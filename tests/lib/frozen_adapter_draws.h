@@ -12,6 +12,8 @@
     X(dora, ADAPTED, 8, "true")                                                                                        \
     X(gptq_operators, ADAPTED, 1, "true")                                                                              \
     X(narrow_logits, PEFT, 8, "true")                                                                                  \
+    X(fused_activation, PEFT, 4, "true")                                                                               \
+    X(unread_loss, PEFT, 4, "true")                                                                                    \
     X(autocast, PEFT, 8, "true")                                                                                       \
     X(transformers_layers, DIVIDED, 4, "true")                                                                         \
     X(train_ends, ADAPTED, 2, "true")                                                                                  \

@@ -20,9 +20,9 @@ static inline bool frozen_came_later(enum dtp_key key)
 {
     return key == DTP_KEY_layout_order || key == DTP_KEY_schedule || key == DTP_KEY_microbatch_group ||
            key == DTP_KEY_stages || key == DTP_KEY_fast_kernels || key == DTP_KEY_narrow_logits ||
-           key == DTP_KEY_autocast || key == DTP_KEY_transformers_layers || frozen_of_adapters(key) ||
-           key == DTP_KEY_cp_comm || key == DTP_KEY_post_validation ||
-           (key >= DTP_KEY_qk_layer_norm && key <= DTP_KEY_norm_without_weight);
+           key == DTP_KEY_unread_loss || key == DTP_KEY_fused_activation || key == DTP_KEY_autocast ||
+           key == DTP_KEY_transformers_layers || frozen_of_adapters(key) || key == DTP_KEY_cp_comm ||
+           key == DTP_KEY_post_validation || (key >= DTP_KEY_qk_layer_norm && key <= DTP_KEY_norm_without_weight);
 }
 
 static inline bool frozen_of_degrees(enum dtp_key key)

@@ -85,6 +85,11 @@ static inline bool random_peft(struct random_job *job)
     bool fuses = !a->rank || (!a->dora && !a->prepare_kbit);
     plan.fused_qkv = fuses && random_bool() && (!a->rank || (a->targets & DTP_TARGETS_QKV) % DTP_TARGETS_QKV == 0);
     plan.fused_gate_up = fuses && random_bool() && (!a->rank || (a->targets & DTP_TARGETS_UP) % DTP_TARGETS_UP == 0);
+    const uint64_t drawn = random_state; /* draws that came later leave the others as they are */
+    plan.unread_loss = random_bool();
+    plan.fused_activation =
+        !plan.fused_gate_up && job->transformer.activation != DTP_SWIGLU_CLAMPED && random_below(4) == 0;
+    random_state = drawn;
     job->plan = plan;
     return dtp_plan_resolve(&job->plan, &job->transformer, &job->cluster, NULL) == DTP_OK;
 }

@@ -228,6 +228,7 @@ static inline void random_runtime_choices(const struct dtp_cluster *cluster, str
  * from its row: a key that is new needs nothing here. */
 static const char random_named_fields[] =
     " activation_offload autocast compile compile_loss fast_kernels grouped_experts shifted_logits narrow_logits "
+    "unread_loss fused_activation "
     "hold_logits "
     "transformers_layers "
     "fsdp1 "

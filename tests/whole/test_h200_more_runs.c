@@ -130,8 +130,8 @@ static void test_holdout(void **state)
 }
 
 /* Transformers' Trainer with peft and bitsandbytes, and DeepSpeed's engine, as they were measured themselves: rules of
- * theirs were mended by these rows. Memory but of the row of LLM.int8 is within 6 %; of time what waits for these slow
- * hosts, DoRA and LLM.int8 are far off (reports/h200/library_runs.md). Rows of a fake process group have no time. */
+ * theirs were mended by these rows. Memory is within 5 %; of time what waits for these slow hosts and LLM.int8 are far
+ * off (reports/h200/library_runs.md). Rows of a fake process group have no time. */
 static void test_libraries(void **state)
 {
     (void)state;
@@ -144,8 +144,7 @@ static void test_libraries(void **state)
         if (!isnan(speed_pct[i]))
             speed_pct[timed++] = speed_pct[i];
     assert_int_equal(timed, PREDICTED - 8);
-    assert_errors("allocated", allocated_pct, count, 0.2, 12);
-    assert_true(allocated_pct[count - 2] < 5); /* sorted: all but one */
+    assert_errors("allocated", allocated_pct, count, 0.2, 5);
     assert_errors("tokens/s", speed_pct, timed, 10, 80);
     assert_true(speed_pct[timed * 3 / 4] < 32);
 }

@@ -70,8 +70,90 @@ static void test_gelu_new(void **state)
     assert_refused(plan, "autocast");
 }
 
+static uint32_t host_waits(struct dtp_plan plan)
+{
+    struct dtp_transformer t = llama_7b();
+    struct dtp_cluster cluster = one_gpu;
+    struct dtp_program *program;
+    static struct dtp_faults faults;
+    uint32_t waits = 0;
+    assert_int_equal(resolved(&t, &plan, &cluster, &faults), DTP_OK);
+    assert_int_equal(dtp_lower(&t, &cluster, &plan, 0, &program, NULL), DTP_OK);
+    const struct dtp_op *ops = dtp_program_ops(program);
+    for (size_t i = 0; i < dtp_program_op_count(program); i++)
+        waits += ops[i].kind == DTP_OP_HOST_WAIT;
+    dtp_program_destroy(program);
+    return waits;
+}
+
+/* Trainer's host waits twice for the loss of each micro-step, a loop of PyTorch's own for none. */
+static void test_losses_read(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = trainer(16);
+    plan.accumulate = 3;
+    assert_int_equal(host_waits(plan), 3 * 2);
+    plan.unread_loss = true;
+    assert_int_equal(host_waits(plan), 0);
+    plan.runtime = &dtp_runtime_torch, plan.shifted_logits = false;
+    assert_refused(plan, "unread_loss");
+}
+
+/* Liger's SwiGLU keeps gate and up of 2 f bytes each, as does a chain of operators, which keeps silu of the gate, too:
+ * 2 f fewer of each layer. */
+static void test_fused_activation(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = trainer(16), fused = plan;
+    plan.checkpointing = fused.checkpointing = DTP_CHECKPOINT_NONE, fused.fused_activation = true;
+    assert_near(of_a_token(plan) - of_a_token(fused), 32 * 2 * 11008);
+    fused.fused_gate_up = true;
+    assert_refused(fused, "fused_activation");
+}
+
+/* MatMul8bitLt holds what it reads. Of nf4 the inputs of q, k, v and o alone stay, for their adapters, without dropout
+ * as they came: gate's and up's 2 h and down's 2 f are more. With dropout adapters keep their own, and that of q, k and
+ * v is 2 h more besides; that of o attention keeps. */
+static void test_held_inputs(void **state)
+{
+    (void)state;
+    const double h = 4096, f = 11008;
+    struct dtp_plan packed = trainer(16);
+    dtp_precision_recipe("bf16-mixed", &packed.precision);
+    packed.checkpointing = DTP_CHECKPOINT_NONE, packed.adapters.dropout = 0, packed.adapters.base = DTP_BASE_NF4;
+    struct dtp_plan held = packed;
+    held.adapters.base = DTP_BASE_INT8;
+    assert_near(of_a_token(held) - of_a_token(packed), 32 * (2 * h + 2 * f));
+    held.adapters.dropout = packed.adapters.dropout = 0.1;
+    assert_near(of_a_token(held) - of_a_token(packed), 32 * (2 * h + 2 * f + 2 * h));
+}
+
+/* DoRA beside bf16 results: of fp32 adapters under autocast x is fp32, and so are W, B A and what magnitudes multiply.
+ */
+static void test_magnitude_passes(void **state)
+{
+    (void)state;
+    struct dtp_plan plan = trainer(16);
+    dtp_precision_recipe("bf16-mixed", &plan.precision);
+    plan.adapters.dora = true;
+    struct dtp_magnitude_passes p = dtp_plan_magnitude_passes(&plan);
+    assert_int_equal(p.identity, 4 + (4 + 2));
+    assert_int_equal(p.casts + p.norm, 2 * (2 + 4) + (4 + 4) + (4 + 4 + 4) + 4);
+    assert_int_equal(p.terms, 2 * (2 + 4) + (4 + 4) + (4 + 4 + 4));
+    assert_int_equal(p.added, (2 + 4 + 4) + (4 + 2));
+    assert_int_equal(p.back + p.back_wanted, 2 * (2 + 4) + (4 + 4) + 2 * (4 + 4 + 4 + 2) + 2 * (2 + 4 + 4 + 4));
+    plan.adapters.dtype = DTP_BF16;
+    p = dtp_plan_magnitude_passes(&plan);
+    assert_int_equal(p.identity, 2);
+    assert_int_equal(p.casts + p.norm, 6 * 2);
+    assert_int_equal(p.terms + p.added, (9 + 3) * 2);
+    assert_int_equal(p.back + p.back_wanted, 14 * 2);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gelu_new), cmocka_unit_test(test_fused_linears)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gelu_new),    cmocka_unit_test(test_fused_linears),
+                                       cmocka_unit_test(test_losses_read), cmocka_unit_test(test_fused_activation),
+                                       cmocka_unit_test(test_held_inputs), cmocka_unit_test(test_magnitude_passes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

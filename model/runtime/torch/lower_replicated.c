@@ -387,6 +387,7 @@ const struct dtp_lower_hooks dtp_lower_ddp = {
     .before_forward = dtp_torch_call_compiled,
     .before_backward = dtp_torch_call_compiled,
     .end_backward = end_backward,
+    .end_micro_step = dtp_torch_await_loss,
     .passes_done = passes_done,
     .gradient_made = gradient_made,
     .gradient_rests = gradient_rests,

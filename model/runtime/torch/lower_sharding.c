@@ -585,6 +585,7 @@ const struct dtp_lower_hooks dtp_lower_fsdp = {
     .before_experts = before_experts,
     .after_experts = after_experts,
     .chunk_done = chunk_done,
+    .end_micro_step = dtp_torch_await_loss,
     .passes_done = dtp_torch_take_norm_of_units,
     .gradient_rests = gradient_rests,
     .step = step,

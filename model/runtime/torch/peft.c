@@ -13,6 +13,7 @@
  *                autograd/_functions.py), where SMs and not HBM are the limit (DTP_KERNEL_UNPACKING); its scales are
  *                packed where bnb_4bit_use_double_quant says so: nf4-double, and unpacked by two kernels before
  *   fp32         adapters compute in it without autocast (Trainer's bf16 and fp16 off): dtp_plan_widens_adapters
+ *   losses       are read by the host after each micro-step, which waits for them (lower_host_calls.c)
  *   results      of packed matrices are copied before an adapter's is added (tuners/lora/bnb.py)
  *   sinks        of gpt-oss by flex_attention (lower_sinks.c); its experts by grouped matmuls (lower_sorted_experts.c)
  *   fp32 norms   prepare_model_for_kbit_training (peft, utils/other.py) makes every 16-bit parameter that is not
@@ -96,6 +97,7 @@ const struct dtp_runtime dtp_runtime_peft = {
     .hooked = 1u << DTP_DDP,
     .fsdp = true,
     .clips_by_key = true,
+    .reads_losses = true,
     .foreach_optimizer = true,
     .optimizer_shapes = 1u << DTP_STATE_PROJECTED, /* galore_torch, apollo_torch */
     .adapters = true,

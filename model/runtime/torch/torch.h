@@ -14,6 +14,7 @@ struct dtp_lowering;
 
 /* lower_host_calls.c: calls of the host around the compiled block whose pass begins here, if there is one. */
 void dtp_torch_call_compiled(struct dtp_lowering *l);
+void dtp_torch_await_loss(struct dtp_lowering *l);
 
 /* lower_sharding.c, lower_replicated.c */
 extern const struct dtp_lower_hooks dtp_lower_fsdp, dtp_lower_ddp;
