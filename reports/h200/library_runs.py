@@ -253,7 +253,19 @@ def trainer(c, rank, world, tmp):
         def on_step_end(s, *a, **k):
             mt.end()
 
-    t = Trainer(model=m, args=args, train_dataset=Tokens(4096, c["seq"], c["config"]["vocab_size"]), callbacks=[CB()])
+    class Offloading(Trainer):
+        """As TRL's SFTTrainer does with activation_offloading."""
+
+        def training_step(s, *a, **k):
+            with s.offloaded:
+                return super().training_step(*a, **k)
+
+    kind = Offloading if c.get("activation_offloading") else Trainer
+    t = kind(model=m, args=args, train_dataset=Tokens(4096, c["seq"], c["config"]["vocab_size"]), callbacks=[CB()])
+    if c.get("activation_offloading"):
+        from activation_offloading import get_act_offloading_ctx_manager  # trl/models/activation_offloading.py
+
+        t.offloaded = get_act_offloading_ctx_manager(model=t.model)
     if not CPU:
         mt.extra["after_init"] = torch.cuda.memory_allocated()
     mt.extra["optimizer"] = None
