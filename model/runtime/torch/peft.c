@@ -5,8 +5,9 @@
  *   norms        chains of operators on an fp32 copy (plan/norm_chain.h)
  *   LayerNorms   and powers in fp32 where 16-bit weights are trained under autocast: plan/norm_chain.h, gelu_chain.h
  *   logits       to fp32, and once more without the last token, while the model holds them (dtp_plan_shifts_logits)
- *   checkpoints  reentrant (Trainer calls gradient_checkpointing_enable() without use_reentrant, which means true in
- *                PreTrainedModel): every layer runs again whole, and its result stands until its backward is through
+ *   checkpoints  reentrant (Trainer calls gradient_checkpointing_enable() without use_reentrant, which meant true in
+ *                PreTrainedModel of release 4): every layer runs again whole, and its result stands until its backward
+ *                is through. Release 5.17 has false; its runs are planned the same (reports/h200/library_runs.md)
  *   inputs       of frozen models require a gradient (enable_input_require_grads, without which a reentrant checkpoint
  *                has none), so that backward goes through the first layer, too
  *   4 bits       bitsandbytes' matmul_4bit unpacks in forward and again in backward (MatMul4Bit of its
