@@ -63,7 +63,6 @@ bool dtp_op_is_plain(const struct dtp_op *op)
 {
     switch (op->kind) {
     case DTP_OP_MATMUL:
-    case DTP_OP_GROUPED_MATMUL:
     case DTP_OP_EMBEDDING:
     case DTP_OP_EMBEDDING_BACKWARD:
     case DTP_OP_NORM:

@@ -267,7 +267,7 @@ void dtp_adapted_bytes(const struct dtp_layer_kind *kind, const struct dtp_plan 
 }
 
 /* Of so many bytes of all `ranks`. */
-static void exchange(struct dtp_adapter_exchanges *out, enum dtp_collective collective, uint64_t times, uint64_t bytes,
+static void exchange(struct dtp_tensor_exchanges *out, enum dtp_collective collective, uint64_t times, uint64_t bytes,
                      uint64_t ranks)
 {
     const uint64_t ring = dtp_divide_up(bytes, ranks) * (ranks - 1);
@@ -275,9 +275,9 @@ static void exchange(struct dtp_adapter_exchanges *out, enum dtp_collective coll
     out->bytes[collective] += times * (collective == DTP_ALL_REDUCE ? 2 : 1) * ring;
 }
 
-struct dtp_adapter_exchanges dtp_adapter_exchanges_of(const struct dtp_transformer *slice, const struct dtp_plan *plan)
+struct dtp_tensor_exchanges dtp_adapter_exchanges_of(const struct dtp_transformer *slice, const struct dtp_plan *plan)
 {
-    struct dtp_adapter_exchanges out = {{0}, {0}};
+    struct dtp_tensor_exchanges out = {{0}, {0}};
     const bool spreads = plan->sequence_shards > 1, whole = !spreads || plan->tp_overlap;
     const uint64_t layers = slice->layers, ranks = plan->adapter_ranks, c = dtp_plan_compute_bytes(plan),
                    tokens = dtp_plan_tokens(plan),

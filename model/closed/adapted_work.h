@@ -37,12 +37,13 @@ double dtp_adapted_unneeded_flops(const struct dtp_transformer *transformer, con
 /* What the update of trained ends moves beyond so many elements of adapters, in their own dtype (dtp_plan_of_ends). */
 double dtp_adapted_ends(const struct dtp_plan *plan, const struct dtp_transformer *transformer);
 
-/* What tensor parallel ranks send for a micro-step's adapters that they divide (lower_divided_adapters.c): one rank's
- * bytes, of a slice with so many layers. All of a first layer is counted, whose lowest adapter needs no gradient of its
- * input. */
-struct dtp_adapter_exchanges {
+/* One rank's bytes that tensor parallel ranks send in a micro-step beside what all layers have, of a slice with so many
+ * layers: for adapters that they divide (lower_divided_adapters.c; all of a first layer is counted, whose lowest
+ * adapter needs no gradient of its input); in layers of experts that route all tokens (expert_parallel.c). */
+struct dtp_tensor_exchanges {
     uint64_t bytes[DTP_COLLECTIVE_COUNT], count[DTP_COLLECTIVE_COUNT];
 };
-struct dtp_adapter_exchanges dtp_adapter_exchanges_of(const struct dtp_transformer *slice, const struct dtp_plan *plan);
+struct dtp_tensor_exchanges dtp_routed_exchanges_of(const struct dtp_transformer *slice, const struct dtp_plan *plan);
+struct dtp_tensor_exchanges dtp_adapter_exchanges_of(const struct dtp_transformer *slice, const struct dtp_plan *plan);
 
 #endif

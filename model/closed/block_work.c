@@ -32,8 +32,9 @@ static void list_matmuls(const struct dtp_plan *plan, const struct dtp_layer_kin
     for (int i = 0; i < block->matrices; i++) { /* ours, which is packed, keeps every matmul's result */
         const struct dtp_layer_matrix *matrix = &block->matrix[i];
         double groups = (double)matrix->groups;
-        double rows = (matrix->expert ? received * (double)block->experts_per_token / groups : 1) /
-                      (matrix->own_rows ? parts : 1);
+        double rows = matrix->expert     ? received * (double)block->experts_per_token / groups / plan->expert_shards
+                      : matrix->own_rows ? 1 / parts
+                                         : 1;
         bool sums =
             matrix->id == DTP_MATRIX_OUTPUT || matrix->id == DTP_MATRIX_DOWN || matrix->id == DTP_MATRIX_SHARED_DOWN;
         work->matmul[i] =
@@ -341,10 +342,11 @@ static struct dtp_moved fused_moved(const struct dtp_counted *c, const struct dt
 
 static void count_bytes(const struct dtp_counted *c, struct dtp_block_work *work)
 {
-    double rows = (double)c->block->experts_per_token * c->h;
+    const double h = c->block->routes_all ? (double)c->block->hidden : c->h;
+    double rows = (double)c->block->experts_per_token * h / (c->block->routes_all ? c->plan->expert_shards : 1);
     if (dtp_layer_orders_rows(c->block) && !c->block->sorts_rows) {
         work->indexed_bytes = 2 * c->w * rows * (1 + (c->block->exchanged ? dtp_received_rows(c) : 0));
-        work->outer_bytes = c->block->stacks_rows ? 0 : 4 * dtp_outer_rows((double)c->block->experts_per_token) * c->h;
+        work->outer_bytes = c->block->stacks_rows ? 0 : 4 * dtp_outer_rows((double)c->block->experts_per_token) * h;
     }
     if (c->block->experts && c->plan->megatron.unfused_permute)
         work->indexed_bytes = work->indexed_back_bytes = dtp_added_by_index(c);
@@ -553,7 +555,7 @@ struct dtp_block_work dtp_block_work(const struct dtp_transformer *transformer, 
     if (work.fused) /* rows of the stream are cut */
         counted.h /= counted.parts;
     if (block.experts)
-        counted.f /= counted.parts;
+        counted.f /= plan->expert_shards;
     list_matmuls(plan, &block, packed, dtp_plan_expert_rows(plan), counted.parts, &work);
     for (int i = 0; i < work.matmul_count; i++)
         for (uint8_t e = DTP_EXCHANGE_DISPATCH; e <= DTP_EXCHANGE_COMBINE; e++)

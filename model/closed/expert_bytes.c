@@ -79,6 +79,26 @@ static struct dtp_moved sorted_moved(const struct dtp_counted *c, double gradien
     return (struct dtp_moved){(5 * k + 1 + shared) * row, (11 * k + 1) * row + 128 * k + gradients};
 }
 
+/* The same where each rank routes all tokens, and sends rows of some or of all: what is whole has the model's width. */
+static struct dtp_moved routed_moved(const struct dtp_counted *c, enum dtp_layer_operator_kind kind, bool compiled,
+                                     double came)
+{
+    const struct dtp_layer_kind *b = c->block;
+    const double k = (double)b->experts_per_token, e = (double)b->experts, h = (double)b->hidden, kh = k * h;
+    const double parts = c->plan->expert_shards, w = c->w, sum = 3 * w * h, added = (b->exchanged ? came : 1) * 3;
+    if (kind == DTP_LAYER_OP_ROUTER) /* and a copy of the rank's rows of the gradient */
+        return (struct dtp_moved){(w + (compiled ? 8 : 16)) * e + 176 * k,
+                                  (20 + w) * e + sum + 2 * w * h / c->plan->sequence_shards};
+    if (kind == DTP_LAYER_OP_PERMUTE)
+        return (struct dtp_moved){(2 * w * kh + came * (2 * w * kh + 64 * k)) / parts,
+                                  (3 * w * kh + 128 * k + came * (4 * w * kh + 128 * k) + added * w * kh) / parts +
+                                      w * h};
+    const double shared = b->shared_ffn ? sum : 0, gradients = b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0;
+    return (struct dtp_moved){(2 * w + 8) * kh + (2 + came * 2) * w * kh / parts + (8 + w) * h + shared,
+                              (8 + w) * kh + (2 + came * 2) * w * kh / parts + 4 * dtp_outer_rows(k) * h +
+                                  (w + 12) * h + gradients};
+}
+
 /* What lower_experts.c derives: router, rows to experts and back, their weighed sum. They are eager, but the router's
  * softmax where a compiler has it. */
 struct dtp_moved dtp_expert_moved(const struct dtp_counted *c, const struct dtp_layer_operator *op, bool compiled)
@@ -95,6 +115,8 @@ struct dtp_moved dtp_expert_moved(const struct dtp_counted *c, const struct dtp_
         return called_moved(c, op->kind);
     if (b->weighs_rows && op->kind != DTP_LAYER_OP_ROUTER)
         return weighing_moved(c, op->kind, came);
+    if (b->routes_all)
+        return routed_moved(c, op->kind, compiled, came);
     switch (op->kind) {
     case DTP_LAYER_OP_ROUTER:
         return (struct dtp_moved){((c->w + (compiled ? 8 : 16)) * e + 176 * k + dropping) / c->parts,

@@ -3,6 +3,7 @@
  * receives I T k h c (e - 1) / e bytes four times: to the experts and back, and their gradients the other way; a layer
  * that runs again in backward exchanges again what forward did. With each dispatch goes how many rows do: 8 bytes an
  * expert. */
+#include "closed/adapted_work.h"
 #include "closed/closed_form_hooks.h"
 #include "closed/closed_form_timing.h"
 
@@ -47,7 +48,7 @@ void dtp_expert_traffic_add(struct dtp_traffic *traffic, enum dtp_collective col
  * summed; backward is the same the other way. */
 static void add_expert_rows(struct dtp_traffic *traffic, uint64_t crossed, uint64_t passes)
 {
-    uint64_t etp = traffic->plan->megatron.etp;
+    uint64_t etp = dtp_plan_row_gatherers(traffic->plan);
     struct dtp_scales *out = &traffic->out->expert_rows;
     if (etp < 2)
         return;
@@ -64,7 +65,7 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
     if (plan->ep < 2 || plan->runtime->executed) /* whose traffic says it */
         return;
     uint64_t all = dtp_bytes_product(dtp_plan_tokens(plan), t->experts_per_token * t->hidden * traffic->bytes.compute);
-    uint64_t sent = dtp_divide_up(all, plan->sequence_shards > 1 ? plan->sequence_shards : 1);
+    uint64_t sent = dtp_divide_up(all, plan->expert_shards > 1 ? plan->expert_shards : 1);
     double part = dtp_plan_expert_sent_part(plan, traffic->cluster, t->experts_per_token);
     uint64_t fullest = (uint64_t)((double)(uint64_t)ceil((double)sent * dtp_plan_crossed_rows(plan)) * part);
     bool counted = !plan->megatron.pad_to_capacity && !dtp_plan_slots_rows(plan); /* how many rows there are */
@@ -81,6 +82,31 @@ void dtp_expert_traffic(struct dtp_traffic *traffic)
         dtp_traffic_add(traffic, DTP_ALL_REDUCE, plan->accumulate * forwards * 2 * dtp_traffic_ring(8, plan->ep),
                         plan->accumulate * forwards, plan->ep, 1);
     add_expert_rows(traffic, fullest, forwards + backwards);
+}
+
+/* Of so many bytes of all `ranks`. */
+static void exchange(struct dtp_tensor_exchanges *out, enum dtp_collective collective, uint64_t times, uint64_t bytes,
+                     uint64_t ranks)
+{
+    out->count[collective] += times;
+    out->bytes[collective] += times * (collective == DTP_ALL_REDUCE ? 2 : 1) * dtp_traffic_ring(bytes, ranks);
+}
+
+/* Rows of all are gathered forward, in a replay and, of the gradient, backward; the sum is scattered forward alone, for
+ * each rank keeps its rows of gradients that are whole: parts of the width of experts and of shared ones return terms,
+ * which are summed in all of them. */
+struct dtp_tensor_exchanges dtp_routed_exchanges_of(const struct dtp_transformer *slice, const struct dtp_plan *plan)
+{
+    const uint64_t layers = dtp_transformer_expert_layers(slice, slice->layers), ranks = plan->sequence_shards;
+    const uint64_t stream = dtp_bytes_product(dtp_plan_tokens(plan), slice->hidden * dtp_plan_compute_bytes(plan));
+    const uint64_t shared = slice->shared_expert_ffn ? dtp_activation_is_gated(slice->activation) ? 2 : 1 : 0;
+    struct dtp_tensor_exchanges out = {{0}, {0}};
+    exchange(&out, DTP_ALL_GATHER, 2 * layers + layers_again(slice, plan), stream, ranks);
+    exchange(&out, DTP_REDUCE_SCATTER, layers, stream, ranks);
+    exchange(&out, DTP_ALL_REDUCE, layers * shared, stream, ranks);
+    if (dtp_plan_width_ranks(plan) > 1)
+        exchange(&out, DTP_ALL_REDUCE, layers, dtp_bytes_product(slice->experts_per_token, stream), ranks);
+    return out;
 }
 
 static double seconds_of(const struct dtp_timing *c, enum dtp_collective collective, const struct dtp_scales *sent,

@@ -35,8 +35,8 @@ struct stages {
     struct dtp_tensor_calls calls;
     uint64_t joined_bytes, joined_count; /* of a step: gradients of a table that two stages have */
     double joined_s;
-    struct dtp_adapter_exchanges adapters; /* of a micro-step: what adapters exchange besides, and its seconds */
-    double adapters_s[DTP_COLLECTIVE_COUNT];
+    struct dtp_tensor_exchanges besides; /* of a micro-step: what adapters or experts exchange, and its seconds */
+    double besides_s[DTP_COLLECTIVE_COUNT];
     struct dtp_tensor_traffic own;                      /* as the runtime counts it; all 0: as above */
     double own_gathers_s, own_sums_s, own_reductions_s; /* of it: in a micro-step, in a step */
 };
@@ -169,18 +169,20 @@ static struct exchanged ahead_exchanged(const struct job *j, const struct exchan
                               (2 + 1 + 1) * j->slice.transformer.ahead_layers};
 }
 
-/* Nothing hides what adapters exchange. */
-static void add_adapters(const struct job *j, struct stages *s)
+/* Nothing hides what adapters and experts exchange. */
+static void add_besides(const struct job *j, struct stages *s)
 {
     struct dtp_group group = tensor_group(j);
-    if (!dtp_plan_divides_adapters(j->plan))
+    const bool routes = j->transformer->experts && dtp_plan_routes_all(j->plan);
+    if (!dtp_plan_divides_adapters(j->plan) && !routes)
         return;
-    s->adapters = dtp_adapter_exchanges_of(&j->slice.transformer, &j->slice.plan);
+    s->besides = routes ? dtp_routed_exchanges_of(&j->slice.transformer, &j->slice.plan)
+                        : dtp_adapter_exchanges_of(&j->slice.transformer, &j->slice.plan);
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
         const struct dtp_collective_cost cost = dtp_collective_cost(j->cluster, &group, (enum dtp_collective)i);
-        const double count = (double)s->adapters.count[i];
-        s->adapters_s[i] = count > 0 ? count * dtp_collective_time(&cost, (double)s->adapters.bytes[i] / count) : 0;
-        s->tensor_exposed_s += s->adapters_s[i];
+        const double count = (double)s->besides.count[i];
+        s->besides_s[i] = count > 0 ? count * dtp_collective_time(&cost, (double)s->besides.bytes[i] / count) : 0;
+        s->tensor_exposed_s += s->besides_s[i];
     }
 }
 
@@ -197,17 +199,21 @@ static void add_tensor(const struct job *j, struct stages *s)
     }
     struct exchanged stream = stream_exchanged(j, dtp_plan_compute_bytes(plan)),
                      attention = attention_exchanged(j, &stream);
-    bool divides_mlp = !j->transformer->experts || j->transformer->shared_expert_ffn; /* else attention's alone */
+    const struct dtp_transformer *t = &j->slice.transformer;
+    bool divides_mlp = !t->experts || (t->shared_expert_ffn && !dtp_plan_routes_all(plan)); /* else attention's alone */
     uint64_t passes = plan->checkpointing == DTP_CHECKPOINT_FULL ? 3 : 2, mlp = divides_mlp ? passes : 0;
-    uint64_t layers = j->slice.transformer.layers, all_ends = dtp_plan_divides_vocab(plan) ? 2 : 0;
+    uint64_t layers = t->layers, dense = dtp_plan_routes_all(plan) && !divides_mlp
+                                             ? passes * (layers - dtp_transformer_expert_layers(t, layers))
+                                             : 0;
+    uint64_t all_ends = dtp_plan_divides_vocab(plan) ? 2 : 0;
     uint64_t ends = plan->pp > 1 ? all_ends / 2 : all_ends;
     double share = exposed_share(plan), layer_s = (double)passes * attention.s + (double)mlp * stream.s;
     const struct exchanged ahead = ahead_exchanged(j, &stream);
-    s->tensor_count = (passes * attention.count + mlp) * layers + ends + ahead.count;
+    s->tensor_count = (passes * attention.count + mlp) * layers + dense + ends + ahead.count;
     const struct exchanged table = stream_exchanged(j, dtp_plan_stream_bytes(plan)); /* of the ends the embedding's */
     const double tables = ends ? 1 : 0, heads = (double)ends - tables;
-    s->tensor_s = layer_s * (double)layers + table.s * tables + stream.s * heads + ahead.s;
-    s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + mlp * layers * (uint64_t)stream.bytes +
+    s->tensor_s = layer_s * (double)layers + stream.s * ((double)dense + heads) + table.s * tables + ahead.s;
+    s->tensor_bytes = passes * layers * (uint64_t)attention.bytes + (mlp * layers + dense) * (uint64_t)stream.bytes +
                       (uint64_t)(table.bytes * tables + stream.bytes * heads + ahead.bytes);
     if (plan->gathered_logits) {
         const double sent = (double)j->stream_bytes / (double)j->transformer->hidden *
@@ -217,7 +223,7 @@ static void add_tensor(const struct job *j, struct stages *s)
         s->tensor_count++, s->tensor_bytes += (uint64_t)sent, s->tensor_s += dtp_collective_time(&gather, sent);
     }
     s->tensor_exposed_s = share * s->tensor_s;
-    add_adapters(j, s);
+    add_besides(j, s);
 }
 
 static bool shares_node(const struct job *j, uint32_t apart)
@@ -392,8 +398,8 @@ static void fill_exchanges(const struct job *j, const struct stages *s, double e
     t->collective_s[DTP_SEND_RECV] += m * s->boundary_s + s->joined_s;
     t->collective_s[DTP_ALL_GATHER] += m * s->gathered_s;
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        t->collective_s[i] += m * s->adapters_s[i];
-        t->communication_s += m * s->adapters_s[i];
+        t->collective_s[i] += m * s->besides_s[i];
+        t->communication_s += m * s->besides_s[i];
     }
     if (j->plan->tp > 1 && j->plan->runtime->closed->tensor_traffic) {
         t->collective_s[DTP_ALL_GATHER] += m * s->own_gathers_s;
@@ -503,9 +509,9 @@ static void fill_communication(const struct job *j, const struct stages *s, stru
         c->count[DTP_ALL_REDUCE] += m * s->tensor_count;
     }
     for (int i = 0; i < DTP_COLLECTIVE_COUNT; i++) {
-        const uint64_t bytes = dtp_bytes_product(m, s->adapters.bytes[i]);
+        const uint64_t bytes = dtp_bytes_product(m, s->besides.bytes[i]);
         c->bytes[i] += bytes;
-        c->count[i] += m * s->adapters.count[i];
+        c->count[i] += m * s->besides.count[i];
         tensor += bytes;
     }
     const uint64_t norm = dtp_plan_norm_bytes(j->plan, j->plan->tp);

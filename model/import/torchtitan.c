@@ -230,6 +230,22 @@ static enum dtp_status read_strategy(struct dtp_reading *r, const struct degrees
     return worst;
 }
 
+/* Where ranks do not divide experts it is read for a mesh alone: tensor parallel ranks then cut each (apply_moe_ep_tp).
+ * Without FSDP ranks there is no mesh to wrap experts in, and torchtitan ends. */
+static enum dtp_status read_experts(struct dtp_reading *r, const struct degrees *d)
+{
+    uint64_t ep, etp;
+    enum dtp_status worst = read_count(r, "ep", 1, &ep);
+    worst = dtp_worse(worst, read_count(r, "expert_tp", 1, &etp));
+    if (worst != DTP_OK || ep < 2)
+        return worst;
+    if (!shares(d))
+        return dtp_refuse_fact(r, "ep",
+                               "beside data_parallel_shard_degree and context_parallel_degree 1 torchtitan "
+                               "has no mesh for FSDP, and ends (get_mesh of distributed/parallel_dims.py)");
+    return etp > 1 ? make_count(r, "etp", etp, "expert_tp") : DTP_OK;
+}
+
 /* pipeline_llm: embedding and head count as a layer each, unless it is told otherwise. */
 static enum dtp_status read_pipeline(struct dtp_reading *r)
 {
@@ -414,6 +430,7 @@ static enum dtp_status read_settings(struct dtp_reading *r)
     struct degrees d;
     const enum dtp_status degrees = read_degrees(r, &d);
     worst = dtp_worse(worst, degrees == DTP_OK ? read_strategy(r, &d) : degrees);
+    worst = dtp_worse(worst, degrees == DTP_OK ? read_experts(r, &d) : DTP_OK);
     worst = dtp_worse(worst, read_batch(r));
     worst = dtp_worse(worst, read_pipeline(r));
     worst = dtp_worse(worst, degrees == DTP_OK ? read_formats(r, &d) : degrees);
@@ -451,6 +468,8 @@ static void write_degrees(struct dtp_writing *w)
     dtp_say_key(w, "tp");
     dtp_say_key(w, "pp");
     dtp_say_key(w, "cp");
+    if (plan->ep > 1 && plan->megatron.etp > 1)
+        dtp_say_count(w, "expert_tp", plan->megatron.etp);
     if (plan->tp_overlap)
         dtp_say_key(w, "tp_overlap");
     if (plan->gathered_logits)

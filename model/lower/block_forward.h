@@ -86,8 +86,10 @@ static inline double per_token(const struct dtp_lowering *l, double bytes)
     return bytes * (double)l->tokens;
 }
 
-/* lower_tensor_parallel.c: terms of the last matmul's sum that a checkpoint keeps (plan/second_matmuls.h): how the sum
- * uses them, and their end in a replay. A replay makes the terms of a sum again that alone was kept. */
+/* lower_tensor_parallel.c: of spread rows a matrix reads those of all ranks. Terms of the last matmul's sum that a
+ * checkpoint keeps (plan/second_matmuls.h): how the sum uses them, and their end in a replay. A replay makes the terms
+ * of a sum again that alone was kept. */
+bool dtp_lower_reads_gathered(const struct dtp_lowering *l, int matrix);
 uint32_t dtp_forward_keep_terms(const struct pass *pass, int matrix, dtp_buffer_id terms);
 void dtp_forward_drop_terms(const struct pass *pass, struct dtp_draft *draft);
 bool dtp_forward_multiplies_again(const struct pass *pass, int matrix);
@@ -141,6 +143,10 @@ void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operato
 /* Behind a matmul of experts that has biases; nothing behind others. */
 void dtp_forward_expert_bias(const struct pass *pass, int matrix);
 void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
+/* lower_routed_experts.c: what the layer of experts adds, whole or a term of a sum, then that sum (of no terms: none).
+ */
+dtp_buffer_id dtp_forward_make_terms(const struct pass *pass, struct dtp_draft *draft);
+void dtp_forward_sum_terms(const struct pass *pass, dtp_buffer_id terms);
 /* lower_sorted_experts.c: of experts whose rows are sorted for grouped matmuls. */
 void dtp_forward_sorted_unpermute(const struct pass *pass, const struct dtp_layer_operator *op);
 /* lower_called_experts.c: of experts that are called one after the other. */

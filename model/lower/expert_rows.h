@@ -19,10 +19,26 @@ static inline struct rows rows_of(const struct dtp_lowering *l)
                          (double)kind->experts};
 }
 
-/* Bytes of all of the rank's own tokens: of tensor parallel ranks each has some. */
+/* Of tensor parallel ranks, who route so many parts of the tokens. */
+static inline uint64_t routed_parts(const struct dtp_lowering *l)
+{
+    return dtp_plan_routes_all(l->plan) ? 1 : dtp_lower_token_parts(l);
+}
+
+/* Bytes of all tokens that the rank routes: of tensor parallel ranks each has some, or all; of those whose rows it
+ * sends to experts. */
 static inline uint64_t local_bytes(const struct dtp_lowering *l, uint64_t bytes_per_token)
 {
-    return dtp_divide_up(dtp_bytes_product(l->tokens, bytes_per_token), dtp_lower_token_parts(l));
+    return dtp_divide_up(dtp_bytes_product(l->tokens, bytes_per_token), routed_parts(l));
+}
+static inline uint64_t sending_bytes(const struct dtp_lowering *l, uint64_t bytes_per_token)
+{
+    return dtp_divide_up(dtp_bytes_product(l->tokens, bytes_per_token), l->plan->expert_shards);
+}
+/* Rows that it sends, over those that it routes. */
+static inline double sending(const struct dtp_lowering *l)
+{
+    return (double)routed_parts(l) / (double)l->plan->expert_shards;
 }
 
 /* Rows that the rank's experts get, for each that it sends. */
@@ -79,7 +95,7 @@ static inline bool sorts(const struct dtp_lowering *l)
 static inline void draft_eager(const struct dtp_lowering *l, struct dtp_draft *draft, double bytes_per_token,
                                uint32_t kernels)
 {
-    dtp_draft_memory(l, draft, bytes_per_token * (double)l->tokens / (double)dtp_lower_token_parts(l), kernels);
+    dtp_draft_memory(l, draft, bytes_per_token * (double)l->tokens / (double)routed_parts(l), kernels);
     draft->op.demand.memory_kernel = weighs(l) ? DTP_KERNEL_FUSED : DTP_KERNEL_EAGER;
 }
 

@@ -107,9 +107,16 @@ void dtp_draft_matmul(const struct dtp_lowering *l, struct dtp_draft *draft, uin
         demand->dtype = DTP_BF16;
 }
 
+/* Whose rows the matrix multiplies; of experts the ones whose rows the rank sends. */
+static uint64_t tokens_of(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
+{
+    uint64_t parts = matrix->expert ? l->plan->expert_shards : matrix->own_rows ? dtp_lower_token_parts(l) : 1;
+    return dtp_divide_up(l->tokens, parts);
+}
+
 uint64_t dtp_lower_matrix_rows(const struct dtp_lowering *l, const struct dtp_layer_matrix *matrix)
 {
-    uint64_t rows = matrix->own_rows ? dtp_divide_up(l->tokens, dtp_lower_token_parts(l)) : l->tokens;
+    uint64_t rows = tokens_of(l, matrix);
     if (!matrix->expert)
         return rows;
     return dtp_layer_received(&l->tensors, dtp_bytes_product(rows, l->tensors.kind.experts_per_token));
@@ -120,7 +127,7 @@ void dtp_draft_product(const struct dtp_lowering *l, struct dtp_draft *draft, co
 {
     struct dtp_demand *demand = &draft->op.demand;
     bool grouped = matrix->expert;
-    uint64_t tokens = matrix->own_rows ? dtp_divide_up(l->tokens, dtp_lower_token_parts(l)) : l->tokens;
+    uint64_t tokens = tokens_of(l, matrix);
     uint64_t out = matrix->out, in = matrix->in;
     switch (product) {
     case DTP_PRODUCT_FORWARD: dtp_draft_matmul(l, draft, tokens, out, in, false); break;
@@ -395,7 +402,7 @@ static enum dtp_status lower(struct dtp_lowering *l)
         l->expert_group = dtp_program_add_group(
             l->program,
             (struct dtp_program_group){l->plan->ep, dtp_plan_group(l->plan, l->cluster, DTP_AXES(EP)).stride});
-    if (l->plan->megatron.etp > 1)
+    if (dtp_plan_row_gatherers(l->plan) > 1)
         l->expert_tensor_group =
             dtp_program_add_group(l->program, (struct dtp_program_group){l->plan->megatron.etp, 1});
     dtp_lower_context_make(l);

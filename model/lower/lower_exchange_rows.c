@@ -121,7 +121,7 @@ static uint64_t crossed_bytes(const struct dtp_lowering *l)
 {
     const struct dtp_layer_kind *kind = &l->tensors.kind;
     uint64_t sent = dtp_bytes_product(l->tokens, l->compute * kind->experts_per_token * kind->hidden);
-    return dtp_layer_crossed(&l->tensors, dtp_divide_up(sent, dtp_lower_token_parts(l)));
+    return dtp_layer_crossed(&l->tensors, dtp_divide_up(sent, l->plan->expert_shards));
 }
 
 /* Bytes of rows that go to experts, as many as the fullest rank receives. */
@@ -135,7 +135,7 @@ uint64_t dtp_lower_exchanged_bytes(const struct dtp_lowering *l)
 /* Of the ranks that have parts of the same experts, over the rows of all of them; compute waits for it. */
 static dtp_buffer_id shared_rows(struct dtp_lowering *l, enum dtp_op_kind kind, const char *name, dtp_buffer_id rows)
 {
-    uint32_t etp = l->plan->megatron.etp;
+    uint32_t etp = dtp_plan_row_gatherers(l->plan);
     uint64_t crossed = crossed_bytes(l), whole = dtp_bytes_product(etp, crossed);
     struct dtp_draft draft;
     if (etp < 2)

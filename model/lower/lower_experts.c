@@ -66,7 +66,7 @@ static double sorting_bytes(const struct dtp_lowering *l)
 /* Rows by experts. */
 static void draft_by_experts(const struct dtp_lowering *l, struct dtp_draft *draft)
 {
-    draft_eager(l, draft, row_bytes_moved(l) + sorting_bytes(l),
+    draft_eager(l, draft, sending(l) * row_bytes_moved(l) + sorting_bytes(l),
                 weighs(l) ? 1 + (unfused(l) ? SORTING_KERNELS : 0) : 2);
 }
 
@@ -152,7 +152,8 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
         dtp_draft_new(l, &draft, "rows and one of zeros", DTP_OWNER_WORKSPACE,
                       l->tensor_bytes[DTP_TENSOR_RECEIVED] + l->compute * l->tensors.kind.hidden,
                       DTP_UPDATE | DTP_FREE);
-    draft_eager(l, &draft, (stacks(l) ? 2 : 1) * ordered_bytes(l) + received(l) * 8 * 8 * r.k, weighs(l) ? 2 : 16);
+    draft_eager(l, &draft, sending(l) * ((stacks(l) ? 2 : 1) * ordered_bytes(l) + received(l) * 8 * 8 * r.k),
+                weighs(l) ? 2 : 16);
     dtp_draft_end(l, &draft);
 }
 
@@ -203,7 +204,7 @@ static void give_back(const struct pass *pass)
         make(pass, &draft, DTP_TENSOR_RETURNING);
     read(pass, &draft, DTP_TENSOR_EXPERT_DOWN, false);
     read(pass, &draft, DTP_TENSOR_PLACES, false);
-    draft_eager(l, &draft, ordered_bytes(l), 1);
+    draft_eager(l, &draft, sending(l) * ordered_bytes(l), 1);
     if (!weighs(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
     dtp_draft_end(l, &draft);
@@ -234,7 +235,7 @@ static void by_tokens(const struct pass *pass)
     make(pass, &draft, DTP_TENSOR_UNPERMUTED);
     read(pass, &draft, l->tensors.kind.exchanged ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
     read(pass, &draft, DTP_TENSOR_ROUTES, false);
-    draft_eager(l, &draft, 2 * r.c * r.k * r.h, 1);
+    draft_eager(l, &draft, sending(l) * 2 * r.c * r.k * r.h, 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
     dtp_draft_end(l, &draft);
 }
@@ -308,7 +309,7 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "");
     make(pass, &draft, DTP_TENSOR_WIDE_RESULTS);
-    make(pass, &draft, DTP_TENSOR_DOWN);
+    const dtp_buffer_id terms = dtp_forward_make_terms(pass, &draft);
     dtp_draft_new(l, &draft, "sum in fp32", DTP_OWNER_WORKSPACE,
                   dtp_bytes_product(l->tokens, 4 * l->tensors.kind.hidden), DTP_UPDATE | DTP_FREE);
     if (stacks(l) || l->tensors.kind.narrows_sums)
@@ -321,6 +322,7 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
     draft_eager(l, &draft, (2 * r.c + (stacks(l) ? 16 : 8)) * kh + (8 + r.c) * r.h + more,
                 (stacks(l) ? 6u : 5u) + (shared ? 1u : 0) + (weighed ? 2u : 0));
     dtp_draft_end(l, &draft);
+    dtp_forward_sum_terms(pass, terms);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -379,10 +381,10 @@ static dtp_buffer_id multiply_back(struct dtp_block_backward *b, dtp_buffer_id g
     return made;
 }
 
-/* Of rows of the rank's tokens, in the compute dtype. */
+/* Of rows that the rank sends, in the compute dtype. */
 static uint64_t row_bytes(const struct dtp_lowering *l)
 {
-    return local_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN));
+    return sending_bytes(l, l->compute * dtp_layer_tensor_width(&l->tensors.kind, DTP_TENSOR_EXPERT_DOWN));
 }
 
 /* Into the compute dtype (4 + c) k h, then by experts, or by the ranks that have them: 2 c k h. */
@@ -462,13 +464,14 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
         return;
     }
     struct rows r = rows_of(b->l);
-    dtp_buffer_id gradient = b->gradient[DTP_TENSOR_DOWN];
+    dtp_buffer_id gradient = dtp_backward_gather_terms(b, b->gradient[DTP_TENSOR_DOWN]);
     b->gradient[DTP_TENSOR_DOWN] = DTP_NO_BUFFER;
     if (b->l->tensors.kind.shared_ffn)
         dtp_backward_shared_experts(b, gradient);
     struct dtp_lowering *l = b->l;
     uint64_t own = row_bytes(l), came = dtp_layer_received(&l->tensors, own);
     uint64_t crossed = dtp_layer_crossed(&l->tensors, own), sent = dtp_layer_sent(&l->tensors, own);
+    const uint64_t routed = (uint64_t)((double)sent / sending(l));
     const char *name = l->tensors.kind.exchanged ? "rows by ranks" : "rows by experts";
     dtp_buffer_id rows = gradient;
     if (dtp_plan_sends_tokens(l->plan)) {
@@ -477,14 +480,14 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
         rows = spread_gradient(b, gradient, name);
     } else {
         dtp_buffer_id wide = stacks(l) ? multiply_back(b, gradient) : weigh_back(b, gradient);
-        dtp_buffer_id by_tokens = rows_back(b, wide, "cast", sent, (4 + r.c) * r.k * r.h);
-        rows = rows_back(b, by_tokens, name, sent, 2 * r.c * r.k * r.h);
+        dtp_buffer_id by_tokens = rows_back(b, wide, "cast", routed, (4 + r.c) * r.k * r.h);
+        rows = rows_back(b, by_tokens, name, sent, sending(l) * 2 * r.c * r.k * r.h);
     }
     if (l->tensors.kind.exchanged) {
         rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, DTP_EXCHANGE_COMBINE, crossed));
         if (stacks(l)) /* of a slice: zeros, and what is copied there */
             rows = rows_back(b, rows, "rows and one of zeros", came, received(l) * 3 * r.c * r.k * r.h);
-        rows = rows_back(b, rows, "rows by experts", came, ordered_bytes(l));
+        rows = rows_back(b, rows, "rows by experts", came, sending(l) * ordered_bytes(l));
     }
     b->gradient[DTP_TENSOR_EXPERT_DOWN] = rows;
 }
@@ -505,7 +508,8 @@ static dtp_buffer_id rows_by_ranks(struct dtp_block_backward *b, dtp_buffer_id g
         b->gradient[DTP_TENSOR_ROUTER_WEIGHTS] = weight_gradient(b, &draft);
     dtp_draft_use(&draft, gradient, DTP_READ | DTP_FREE);
     dtp_backward_consume(b, &draft, DTP_TENSOR_PLACES, DTP_READ | DTP_FREE);
-    draft_eager(l, &draft, weighs(l) ? ordered_bytes(l) : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k),
+    draft_eager(l, &draft,
+                sending(l) * (weighs(l) ? ordered_bytes(l) : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k)),
                 weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
     return exchange_back(b, dtp_lower_sum_gradient_rows(l, made), DTP_EXCHANGE_DISPATCH,
@@ -527,6 +531,7 @@ void dtp_backward_permute(struct dtp_block_backward *b)
     }
     if (l->tensors.kind.exchanged)
         b->gradient[DTP_TENSOR_PERMUTED] = rows_by_ranks(b, b->gradient[DTP_TENSOR_PERMUTED]);
+    dtp_backward_sum_rows(b, dtp_layer_sent(&l->tensors, row_bytes(l)));
     enum dtp_layer_tensor of = dtp_layer_first(dtp_backward_operator(b)->reads);
     if (dtp_plan_sends_tokens(l->plan)) {
         b->gradient[of] = dtp_backward_add(b, of, b->gradient[of], b->gradient[DTP_TENSOR_PERMUTED]);
@@ -543,7 +548,8 @@ void dtp_backward_permute(struct dtp_block_backward *b)
     if (unfused(l))
         draft_sum_by_index(l, &draft);
     else
-        draft_eager(l, &draft, weighs(l) ? row_bytes_moved(l) : (3 * r.k + 1) * r.c * r.h + 8 * 16 * r.k,
+        draft_eager(l, &draft,
+                    weighs(l) ? row_bytes_moved(l) : (sending(l) * 3 * r.k + 1) * r.c * r.h + sending(l) * 8 * 16 * r.k,
                     weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
     b->gradient[of] = dtp_backward_add(b, of, b->gradient[of], made);

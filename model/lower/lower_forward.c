@@ -183,7 +183,7 @@ static dtp_op_id gather_input(const struct pass *pass, int index)
     const bool adapted = l->matrix[index].rank != 0;
     bool again = l->plan->runtime->gathers_again && !dtp_lower_shares_input(l, index),
          stands = pass->module->gathered & UINT64_C(1) << input;
-    if (!dtp_lower_spreads(l) || !dtp_lower_cut_by_columns(l, index) || l->gathered.index != DTP_NO_INDEX || stands)
+    if (!dtp_lower_spreads(l) || !dtp_lower_reads_gathered(l, index) || l->gathered.index != DTP_NO_INDEX || stands)
         return DTP_NO_OP;
     dtp_op_id beside;
     struct dtp_draft draft;

@@ -81,7 +81,7 @@ static uint64_t input_width(const struct dtp_lowering *l, int index)
                      matrix->id != DTP_MATRIX_SHARED_DOWN && !of_latent;
     if (matrix->expert)
         return dtp_divide_up(dtp_layer_received(&l->tensors, l->tensors.kind.experts_per_token * matrix->in),
-                             dtp_lower_token_parts(l));
+                             l->plan->expert_shards);
     return of_stream && (l->tp == 1 || matrix->own_rows) ? l->between : matrix->in;
 }
 
@@ -302,6 +302,7 @@ void dtp_backward_projection(struct dtp_block_backward *b)
         dtp_buffer_id of_result = b->gradient[l->matrix[i].result];
         b->gradient[l->matrix[i].result] = DTP_NO_BUFFER;
         dtp_buffer_id made = linear(b, i, of_result, !left && !later);
+        made = dtp_backward_sum_shared(b, i, made);
         if (apart)
             b->gradient[input] = made;
         else if (made.index != DTP_NO_INDEX)
@@ -310,6 +311,8 @@ void dtp_backward_projection(struct dtp_block_backward *b)
             b->gradient[input] =
                 dtp_lower_sum_of_rows(l, op->name, b->gradient[input], DTP_READ | DTP_FREE, l->transformer->hidden);
     }
+    if (l->tensors.kind.routes_all && op->makes & DTP_TENSOR_BIT(ROUTER_SCORES)) /* nobody else reads it */
+        b->gradient[input] = dtp_backward_own_rows(b, b->gradient[input]);
 }
 
 /* ---- the pass of weights ----------------------------------------------------------------------------------------- */

@@ -27,16 +27,30 @@ bool dtp_lower_spreads(const struct dtp_lowering *l)
     return l->tp > 1 && l->plan->sequence_shards > 1;
 }
 
+/* A matrix beside experts where each rank routes all tokens: it reads what was gathered for the router, and what it
+ * makes is summed with the experts' rows (lower_experts.c). */
+static bool beside_experts(const struct dtp_lowering *l, int matrix)
+{
+    enum dtp_layer_matrix_id id = l->matrix[matrix].id;
+    return l->tensors.kind.routes_all && (id >= DTP_MATRIX_SHARED_GATE || id == DTP_MATRIX_ROUTER);
+}
+
+bool dtp_lower_reads_gathered(const struct dtp_lowering *l, int matrix)
+{
+    return dtp_lower_cut_by_columns(l, matrix) ||
+           (beside_experts(l, matrix) && l->matrix[matrix].id != DTP_MATRIX_SHARED_DOWN);
+}
+
 bool dtp_lower_cut_by_rows(const struct dtp_lowering *l, int matrix)
 {
     enum dtp_layer_matrix_id id = l->matrix[matrix].id;
-    return l->tp > 1 && !l->matrix[matrix].own_rows &&
+    return l->tp > 1 && !l->matrix[matrix].own_rows && !beside_experts(l, matrix) &&
            (id == DTP_MATRIX_OUTPUT || id == DTP_MATRIX_DOWN || id == DTP_MATRIX_SHARED_DOWN);
 }
 
 bool dtp_lower_cut_by_columns(const struct dtp_lowering *l, int matrix)
 {
-    return l->tp > 1 && !l->matrix[matrix].own_rows && !dtp_lower_cut_by_rows(l, matrix);
+    return l->tp > 1 && !l->matrix[matrix].own_rows && !dtp_lower_cut_by_rows(l, matrix) && !beside_experts(l, matrix);
 }
 
 bool dtp_lower_shares_input(const struct dtp_lowering *l, int matrix)

@@ -361,7 +361,7 @@ static inline uint64_t dtp_lower_product_bytes(const struct dtp_lowering *l, enu
 {
     uint64_t bytes = l->results * dtp_layer_tensor_width(&l->tensors.kind, product);
     if (l->tensors.kind.experts && product == DTP_TENSOR_PRODUCT)
-        bytes = dtp_divide_up(bytes, dtp_lower_token_parts(l));
+        bytes = dtp_divide_up(bytes, l->plan->expert_shards);
     return product == DTP_TENSOR_PRODUCT ? dtp_layer_received(&l->tensors, bytes) : bytes;
 }
 /* Of the layer at which the skeleton stands. */

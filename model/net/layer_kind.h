@@ -90,6 +90,7 @@ struct dtp_layer_kind {
     bool calls_experts;   /* of the runtime: experts are called one after the other, each with its tokens' rows */
     bool stacks_rows;     /* of the runtime: AutoEP's (lower_experts.c) */
     bool sorts_rows;      /* of the plan: Transformers' grouped matmuls (lower_sorted_experts.c) */
+    bool routes_all;      /* of the plan: tensor parallel ranks route all tokens each (dtp_plan_routes_all) */
     bool slots_rows;      /* of the runtime: called experts have as many rows each, slots (lower_slotted_experts.c) */
     uint64_t mlp_width;   /* of one MLP: the model's, or an expert's */
     uint64_t shared_ffn;

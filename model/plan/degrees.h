@@ -37,6 +37,8 @@ bool dtp_plan_layout_exists(const struct dtp_plan *plan, const struct dtp_transf
 /* Inside of dtp_plan_resolve: what follows from schedule and stages, and what is refused of tp, pp and cp. */
 void dtp_plan_check_degrees(struct dtp_resolver *resolver);
 /* expert_rules.c: the same of experts, latent attention and modules that predict further ahead. */
+/* What follows of tp and ep for layers of experts. */
+void dtp_plan_derive_experts(struct dtp_resolver *resolver);
 void dtp_plan_check_experts(struct dtp_resolver *resolver);
 
 #endif

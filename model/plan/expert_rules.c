@@ -4,6 +4,30 @@
 
 #include <inttypes.h>
 
+/* torchtitan's experts beside tensor parallelism (dtp_plan_routes_all). */
+static void check_routes_all(struct dtp_resolver *r)
+{
+    const struct dtp_transformer *t = r->transformer;
+    const struct dtp_plan *p = r->plan;
+    const uint32_t etp = p->megatron.etp;
+    if (!p->sequence_parallel)
+        dtp_plan_refuse(r, "sequence_parallel", "is how torchtitan's tensor parallel ranks have tokens; leave it on");
+    if (etp > 1 && etp != p->tp)
+        dtp_plan_refuse(r, "etp", "is tp or 1 in torchtitan (ParallelDims), not %" PRIu32, etp);
+    if (t->expert_ffn % dtp_plan_width_ranks(p))
+        dtp_plan_refuse(r, p->ep > 1 ? "etp" : "tp", "%" PRIu32 " does not divide experts %" PRIu64 " wide",
+                        dtp_plan_width_ranks(p), t->expert_ffn);
+    if (!dtp_plan_is_fsdp(p) || dtp_plan_gradient_ranks(p, r->cluster) < 2)
+        dtp_plan_refuse(r, "tp", "with experts is modelled beside FSDP2 over several GPUs, which casts there");
+    if (t->expert_bias || t->shared_expert_gate)
+        dtp_plan_refuse(r, "tp", "with %s is not modelled under runtime %s; use 1",
+                        t->expert_bias ? "biases of experts" : "a gate of shared experts", p->runtime->name);
+    if (p->pp > 1 && dtp_plan_splits_backward(p))
+        dtp_plan_refuse(r, "schedule", "that splits backward is not modelled with experts and tp; use 1f1b");
+    if (dtp_plan_adapts(p))
+        dtp_plan_refuse(r, "lora", "is not modelled with experts and tp; use 0");
+}
+
 /* What lowering has of experts: PyTorch's eager functions around grouped matmuls, whole models. */
 static void check_runtime(struct dtp_resolver *r)
 {
@@ -13,8 +37,11 @@ static void check_runtime(struct dtp_resolver *r)
                         p->runtime->name);
     bool stages = p->pp > 1 && !p->runtime->weighs_rows && !p->runtime->dtensor;
     bool folds = p->runtime->weighs_rows; /* Megatron-Core's parallel folding */
-    if (!folds && (p->tp > 1 || stages || p->cp > 1))
-        dtp_plan_refuse(r, p->tp > 1 ? "tp" : stages ? "pp" : "cp", "with experts is not modelled yet; use 1");
+    bool tensor = p->tp > 1 && !p->runtime->dtensor;
+    if (!folds && (tensor || stages || p->cp > 1))
+        dtp_plan_refuse(r, tensor ? "tp" : stages ? "pp" : "cp", "with experts is not modelled yet; use 1");
+    if (p->tp > 1 && p->runtime->dtensor)
+        check_routes_all(r);
     if (p->tp > 1 && folds && !p->sequence_parallel)
         dtp_plan_refuse(r, "sequence_parallel",
                         "is how tensor parallel ranks share tokens out to experts; leave it on");
@@ -161,9 +188,9 @@ static void check_sharded(struct dtp_resolver *r)
     } else if (!dtp_plan_is_fsdp(p) || p->fsdp1)
         dtp_plan_refuse(r, "ep", "above 1 goes with FSDP2 alone in PyTorch, not with %s; use strategy full_shard",
                         p->fsdp1 ? "FSDP1" : dtp_strategy_text(p->strategy));
-    else if (p->shard_group && p->shard_group % p->ep)
-        dtp_plan_refuse(r, "ep", "%" PRIu32 " does not divide the %" PRIu32 " GPUs that share one copy", p->ep,
-                        p->shard_group);
+    else if (p->shard_group && p->shard_group * p->tp % of_experts)
+        dtp_plan_refuse(r, "ep", "%s%" PRIu32 " does not divide the %" PRIu32 " GPUs that share one copy",
+                        of_experts > p->ep ? "times etp, " : "", of_experts, p->shard_group * p->tp);
     if (node % of_experts && of_experts % node)
         dtp_plan_refuse(r, "ep", "%" PRIu32 " neither divides a node of %" PRIu32 " GPUs nor fills whole nodes",
                         of_experts, node);
@@ -190,6 +217,14 @@ static void check_expert_parallel(struct dtp_resolver *r)
     if (p->expert_imbalance > p->ep)
         dtp_plan_refuse(r, "expert_imbalance", "%g is more than %" PRIu32 ", where one rank receives all tokens",
                         p->expert_imbalance, p->ep);
+}
+
+void dtp_plan_derive_experts(struct dtp_resolver *r)
+{
+    struct dtp_plan *p = r->plan;
+    const bool folds = r->transformer->experts && p->ep > 1 && p->tp, wide = p->ep < 2 || p->megatron.etp > 1;
+    p->expert_fold = folds ? p->tp : 1;
+    p->expert_shards = dtp_plan_routes_all(p) && wide ? 1 : p->sequence_shards;
 }
 
 void dtp_plan_check_experts(struct dtp_resolver *r)

@@ -167,6 +167,28 @@ static bool has_own_rows(const struct dtp_layer_kind *kind, enum dtp_layer_tenso
            (kind->experts && dtp_layer_tensor_part(tensor) == DTP_PART_MLP && !(divided & UINT64_C(1) << tensor));
 }
 
+/* As many rows as a rank's experts receive, which are not as many as it sends. */
+static uint64_t received_rows(const struct dtp_layer_kind *kind)
+{
+    uint64_t there = BIT(RECEIVED) | BIT(PLACES) | BIT(PERMUTED) | BIT(EXPERT_DOWN) | BIT(RETURNING);
+    return kind->experts ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
+}
+
+/* Rows of experts, from the router on and back. */
+static uint64_t rows_of_experts(const struct dtp_layer_kind *kind)
+{
+    return received_rows(kind) | BIT(SENT) | BIT(RETURNED);
+}
+
+/* Of tensor parallel ranks that have other rows of the tensor each. */
+static uint64_t row_parts(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, enum dtp_layer_tensor tensor)
+{
+    bool of_experts = kind->routes_all && dtp_layer_tensor_part(tensor) == DTP_PART_MLP;
+    if (of_experts)
+        return rows_of_experts(kind) & UINT64_C(1) << tensor ? plan->expert_shards : 1;
+    return has_own_rows(kind, tensor) ? plan->sequence_shards : 1;
+}
+
 /* Experts' tensors by the module that makes them, which PyTorch's users compile apart or not at all: what they do
  * around the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
 static uint64_t expert_locals(const struct dtp_layer_kind *kind)
@@ -179,13 +201,6 @@ static uint64_t expert_locals(const struct dtp_layer_kind *kind)
     if (kind->stacks_rows) /* what came and what experts made of it is let go as the next is named after it */
         there = kind->exchanged ? BIT(RETURNED) : BIT(EXPERT_DOWN);
     return there | BIT(UNPERMUTED) | BIT(PERMUTED);
-}
-
-/* As many rows as a rank's experts receive, which are not as many as it sends. */
-static uint64_t received_rows(const struct dtp_layer_kind *kind)
-{
-    uint64_t there = BIT(RECEIVED) | BIT(PLACES) | BIT(PERMUTED) | BIT(EXPERT_DOWN) | BIT(RETURNING);
-    return kind->experts ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
 }
 
 bool dtp_layer_tensors_chain(const struct dtp_layer_tensors *tensors, const struct dtp_layer_operator *op)
@@ -271,8 +286,11 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
         arriving_bytes(out, DTP_TENSOR_RETURNING);
     }
     for (uint64_t left = plan->sequence_shards > 1 ? made : 0; left; left &= left - 1)
-        if (has_own_rows(&out->kind, dtp_layer_first(left)))
-            out->bytes[dtp_layer_first(left)] = dtp_divide_up(out->bytes[dtp_layer_first(left)], plan->sequence_shards);
+        out->bytes[dtp_layer_first(left)] =
+            dtp_divide_up(out->bytes[dtp_layer_first(left)], row_parts(&out->kind, plan, dtp_layer_first(left)));
+    if (out->kind.routes_all && made & BIT(ROUTES)) /* half of it says where rows go */
+        out->bytes[DTP_TENSOR_ROUTES] =
+            out->bytes[DTP_TENSOR_ROUTES] / 2 * (1 + plan->expert_shards) / plan->expert_shards;
     if (out->kind.slots_rows && made & BIT(ROUTES))
         count_slots(out);
     if (out->kind.sorts_rows && made & BIT(ROUTES))

@@ -135,6 +135,8 @@ struct dtp_plan {
     uint32_t tp, pp, cp;     /* tensor, pipeline, context parallel; which a runtime has: `splits` of runtime.h */
     uint32_t ep;             /* expert parallel: ranks that divide a layer's experts, neighbours of a stage's */
     uint32_t expert_fold;    /* derived: tensor parallel ranks that are among those that divide experts; 0, 1: none */
+    uint32_t expert_shards;  /* derived: tensor parallel ranks that have rows of other tokens each for experts; 1: each
+                                has those of all */
     double expert_imbalance; /* rows that the fullest of them receives, over the mean: 1, all receive as many */
     enum dtp_mesh_axis layout_order[DTP_AXIS_COUNT]; /* which ranks are neighbours (layout.h) */
     bool sequence_parallel;          /* with tp: norms and residual stream are spread too; default true */

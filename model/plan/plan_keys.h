@@ -60,6 +60,8 @@
     X(MEGATRON, p->runtime->overlap_grad_reduce, "runtime megatron")                                                   \
     X(MEGATRON_LAYERS, p->runtime->overlap_grad_reduce || p->deepspeed.megatron_layers,                                \
       "Megatron's layers: runtime megatron, or deepspeed with megatron_layers")                                        \
+    X(WIDTHS, p->runtime->overlap_grad_reduce || (p->runtime->dtensor && p->tp > 1 && p->ep > 1),                      \
+      "runtime megatron, and torch with tp and ep above 1")                                                            \
     X(ZERO_BUBBLE, p->runtime->validates &&dtp_plan_splits_backward(p),                                                \
       "zero bubble schedules (zb-h1, zb-h2, zb-1p, zb-2p, zb-v, v-half, v-min, zb-interleaved) under runtime "         \
       "megatron")                                                                                                      \

@@ -566,7 +566,7 @@ void dtp_plan_derive(struct dtp_resolver *r)
     r->plan->shifted_logits |= r->plan->narrow_logits; /* which are those of before */
     r->plan->sequence_shards = r->plan->sequence_parallel && r->plan->tp ? r->plan->tp : 1;
     r->plan->vocab_ranks = r->plan->tp && dtp_plan_divides_vocab(r->plan) ? r->plan->tp : 1;
-    r->plan->expert_fold = r->transformer->experts && r->plan->ep > 1 && r->plan->tp ? r->plan->tp : 1;
+    dtp_plan_derive_experts(r);
 }
 
 void dtp_plan_check(struct dtp_resolver *r)

@@ -269,6 +269,26 @@ static inline uint32_t dtp_plan_expert_fold(const struct dtp_plan *plan)
 {
     return plan->expert_fold > 1 ? plan->expert_fold : 1;
 }
+/* torchtitan's layers of experts (models/llama4/infra/parallelize.py, apply_moe_ep_tp): tensor parallel ranks gather
+ * the rows of all, and each routes all of them. Without ep, or where expert tensor parallelism is as wide, each has a
+ * part of the experts' width and sends, or multiplies, rows of all tokens; else whole experts and, behind the router,
+ * rows of its own part of the tokens (expert_shards). What they make are terms of one sum, of all rows. */
+static inline bool dtp_plan_routes_all(const struct dtp_plan *plan)
+{
+    return plan->runtime->dtensor && plan->sequence_shards > 1;
+}
+/* Ranks that have a part of each expert's width. */
+static inline uint32_t dtp_plan_width_ranks(const struct dtp_plan *plan)
+{
+    if (dtp_plan_routes_all(plan) && plan->ep < 2)
+        return plan->sequence_shards;
+    return plan->megatron.etp > 1 ? plan->megatron.etp : 1;
+}
+/* Of these, who have received other rows each, and gather them before they multiply: Megatron-Core's. */
+static inline uint32_t dtp_plan_row_gatherers(const struct dtp_plan *plan)
+{
+    return plan->ep > 1 && !dtp_plan_routes_all(plan) ? dtp_plan_width_ranks(plan) : 1;
+}
 /* Bytes that PyTorch keeps for cuBLAS, for each thread and stream that calls it: 4096 x 8 KiB on Hopper and later, else
  * 2 x 4 MiB + 8 x 16 KiB (CublasHandlePool.cpp). */
 uint64_t dtp_plan_cublas_workspace(const struct dtp_gpu *gpu);
@@ -321,7 +341,7 @@ static inline double dtp_plan_crossed_rows(const struct dtp_plan *plan)
 /* That its experts work on, those of ranks with other parts of them too. */
 static inline double dtp_plan_expert_rows(const struct dtp_plan *plan)
 {
-    return dtp_plan_crossed_rows(plan) * (plan->ep > 1 && plan->megatron.etp > 1 ? plan->megatron.etp : 1);
+    return dtp_plan_crossed_rows(plan) * dtp_plan_row_gatherers(plan);
 }
 /* Whether exchanges read tokens' rows where they lie, once for each rank that has experts of them, and add up what
  * comes back (MoEFlexTokenDispatcher of Megatron-Core's token_dispatcher.py: DeepEP, HybridEP). */

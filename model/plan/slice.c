@@ -16,7 +16,7 @@ struct dtp_transformer dtp_plan_own_experts(const struct dtp_transformer *transf
 {
     struct dtp_transformer own = dtp_plan_packed_experts(transformer, plan);
     own.expert_ranks = plan->ep;
-    own.expert_tensor_ranks = plan->megatron.etp;
+    own.expert_tensor_ranks = dtp_plan_width_ranks(plan);
     return own;
 }
 

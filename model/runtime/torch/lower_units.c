@@ -165,8 +165,10 @@ static void make_groups(struct dtp_lowering *l)
     s->replica_group = replicas > 1 ? dtp_lower_data_group(l, replicas, ranks) : DTP_NO_INDEX;
     if (l->plan->reshard_group)
         s->reshard_group = dtp_lower_data_group(l, l->plan->reshard_group, 1);
-    s->expert_shard_group =
-        l->plan->ep > 1 && experts > 1 ? dtp_lower_data_group(l, experts, l->plan->ep) : DTP_NO_INDEX;
+    s->expert_shard_group = DTP_NO_INDEX;
+    if (l->plan->ep > 1 && experts > 1) /* of all ranks of a stage, tensor parallel ones among them */
+        s->expert_shard_group = dtp_program_add_group(
+            l->program, (struct dtp_program_group){experts, dtp_plan_group(l->plan, l->cluster, DTP_AXES(EDP)).stride});
 }
 
 enum dtp_status dtp_lower_units_make(struct dtp_lowering *l)

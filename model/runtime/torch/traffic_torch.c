@@ -68,7 +68,8 @@ static void add_experts(struct dtp_traffic *job, uint64_t gathers)
 {
     const struct dtp_units *u = &job->units;
     const struct dtp_plan *plan = job->plan;
-    uint64_t n = u->expert_ranks, layers = u->expert_layers, shard = layers * u->expert_shard, ep = plan->ep;
+    uint64_t n = u->expert_ranks, layers = u->expert_layers, shard = layers * u->expert_shard;
+    const uint64_t apart = plan->ep * dtp_plan_width_ranks(plan); /* ranks that have all experts together */
     if (!u->expert_shard)
         return;
     struct dtp_scales gather = {dtp_traffic_ring(dtp_bytes_product(gathers, shard) * n * job->bytes.compute, n),
@@ -79,8 +80,8 @@ static void add_experts(struct dtp_traffic *job, uint64_t gathers)
         job->out->experts[DTP_ALL_GATHER] = gather;
         job->out->experts[DTP_REDUCE_SCATTER] = reduce;
     }
-    dtp_traffic_add(job, DTP_ALL_GATHER, gather.bytes, gather.count, n, ep);
-    dtp_traffic_add(job, DTP_REDUCE_SCATTER, reduce.bytes, reduce.count, n, ep);
+    dtp_expert_traffic_add(job, DTP_ALL_GATHER, &gather, n, apart);
+    dtp_expert_traffic_add(job, DTP_REDUCE_SCATTER, &reduce, n, apart);
     dtp_traffic_add(job, DTP_ALL_REDUCE,
                     dtp_bytes_product(job->reductions, 2 * dtp_traffic_ring(shard * job->bytes.reduce, u->replicas)),
                     job->reductions * layers, u->replicas, u->ranks);
