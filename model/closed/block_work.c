@@ -153,8 +153,9 @@ static struct dtp_moved latent_moved(const struct dtp_counted *c, const struct d
     const struct dtp_layer_kind *b = c->block;
     bool q = op->makes & DTP_TENSOR_BIT(Q_LATENT_NORM), casts = c->autocast && !fused;
     double width = (double)(q ? b->q_latent : b->kv_latent), w = c->w, e = casts ? 4 : w;
-    width /= c->parts;
-    double join = !q && !fused ? 2 * w * (double)(b->kv_latent + b->rope_head_dim) / c->parts : 0;
+    const double parts = b->routes_all ? 1 : c->parts;
+    width /= parts;
+    double join = !q && !fused ? 2 * w * (double)(b->kv_latent + b->rope_head_dim) / parts : 0;
     if (op->kind == DTP_LAYER_OP_LATENT_NORM)
         return (struct dtp_moved){(casts ? 2 * (w + 4) + 8 : 2 * w) * width,
                                   (fused ? 3 * w : 5 * e + (casts ? 2 * (4 + w) : 0)) * width + join};

@@ -92,19 +92,43 @@ static void exchange(struct dtp_tensor_exchanges *out, enum dtp_collective colle
     out->bytes[collective] += times * (collective == DTP_ALL_REDUCE ? 2 : 1) * dtp_traffic_ring(bytes, ranks);
 }
 
+/* Of latents: attention gathers what it reads, forward and in a replay, and its result's gradient, and scatters its
+ * result and, unless both of queries and keys are projected down whole, its input's gradient. Terms of gradients of
+ * latents that are projected up, and of the keys' part that heads share, are summed. */
+static void exchange_latents(struct dtp_tensor_exchanges *out, const struct dtp_transformer *slice,
+                             const struct dtp_plan *plan, uint64_t token_bytes)
+{
+    const struct dtp_checkpoint_rule rule = dtp_plan_checkpoint_rule(plan);
+    const uint64_t layers = slice->layers, ranks = plan->sequence_shards, stream = token_bytes * slice->hidden;
+    const uint64_t checkpointed = dtp_checkpointed_layers_with(&rule, slice, true) +
+                                  dtp_checkpointed_layers_with(&rule, slice, false),
+                   again = rule.keeps == DTP_KEEPS_ALL_BUT_CORE ? 0 : checkpointed;
+    exchange(out, DTP_ALL_GATHER, 2 * layers + again, stream, ranks);
+    exchange(out, DTP_REDUCE_SCATTER,
+             layers + (slice->q_latent ? 0 : layers) + (rule.keeps == DTP_KEEPS_SECOND_MATMULS ? 0 : again), stream,
+             ranks);
+    exchange(out, DTP_ALL_REDUCE, layers, token_bytes * slice->kv_latent, ranks);
+    exchange(out, DTP_ALL_REDUCE, layers, token_bytes * slice->rope_head_dim, ranks);
+    if (slice->q_latent)
+        exchange(out, DTP_ALL_REDUCE, layers, token_bytes * slice->q_latent, ranks);
+}
+
 /* Rows of all are gathered forward, in a replay and, of the gradient, backward; the sum is scattered forward alone, for
  * each rank keeps its rows of gradients that are whole: parts of the width of experts and of shared ones return terms,
  * which are summed in all of them. */
 struct dtp_tensor_exchanges dtp_routed_exchanges_of(const struct dtp_transformer *slice, const struct dtp_plan *plan)
 {
     const uint64_t layers = dtp_transformer_expert_layers(slice, slice->layers), ranks = plan->sequence_shards;
-    const uint64_t stream = dtp_bytes_product(dtp_plan_tokens(plan), slice->hidden * dtp_plan_compute_bytes(plan));
+    const uint64_t token_bytes = dtp_plan_tokens(plan) * dtp_plan_compute_bytes(plan),
+                   stream = dtp_bytes_product(token_bytes, slice->hidden);
     const uint64_t shared = slice->shared_expert_ffn ? dtp_activation_is_gated(slice->activation) ? 2 : 1 : 0;
     struct dtp_tensor_exchanges out = {{0}, {0}};
     exchange(&out, DTP_ALL_GATHER, 2 * layers + layers_again(slice, plan), stream, ranks);
     exchange(&out, DTP_REDUCE_SCATTER, layers, stream, ranks);
     exchange(&out, DTP_ALL_REDUCE, layers * shared, stream, ranks);
-    if (dtp_plan_width_ranks(plan) > 1)
+    if (slice->kv_latent)
+        exchange_latents(&out, slice, plan, token_bytes);
+    if (layers && dtp_plan_width_ranks(plan) > 1)
         exchange(&out, DTP_ALL_REDUCE, layers, dtp_bytes_product(slice->experts_per_token, stream), ranks);
     return out;
 }

@@ -140,6 +140,8 @@ static struct exchanged attention_exchanged(const struct job *j, const struct ex
     const struct dtp_transformer *t = j->transformer;
     if (!t->kv_latent)
         return *stream;
+    if (dtp_plan_routes_all(j->plan)) /* dtp_routed_exchanges_of */
+        return (struct exchanged){0, 0, 0};
     struct dtp_group group = tensor_group(j);
     struct dtp_collective_cost gather = dtp_collective_cost(j->cluster, &group, DTP_ALL_GATHER);
     struct dtp_collective_cost scatter = dtp_collective_cost(j->cluster, &group, DTP_REDUCE_SCATTER);
@@ -173,7 +175,8 @@ static struct exchanged ahead_exchanged(const struct job *j, const struct exchan
 static void add_besides(const struct job *j, struct stages *s)
 {
     struct dtp_group group = tensor_group(j);
-    const bool routes = j->transformer->experts && dtp_plan_routes_all(j->plan);
+    const bool whole = j->transformer->experts || j->transformer->kv_latent,
+               routes = whole && dtp_plan_routes_all(j->plan);
     if (!dtp_plan_divides_adapters(j->plan) && !routes)
         return;
     s->besides = routes ? dtp_routed_exchanges_of(&j->slice.transformer, &j->slice.plan)

@@ -84,7 +84,10 @@ dtp_buffer_id dtp_backward_narrow_for_adapter(const struct dtp_block_backward *b
 dtp_buffer_id dtp_backward_widen_input(const struct dtp_block_backward *b, int matrix, dtp_buffer_id gradient);
 void dtp_backward_widen_heads(struct dtp_block_backward *b);
 /* lower_routed_experts.c: the gradient of the layer's result, of all rows; of what shared experts read and of so many
- * bytes of rows that were sent, terms summed; the rank's rows of a gradient of all. Elsewhere what is given. */
+ * bytes of rows that were sent, terms summed; the rank's rows of a gradient of all. Elsewhere what is given. Of a
+ * latent that is projected up by parts, and of the keys' part that all heads share, terms summed. */
+dtp_buffer_id dtp_backward_sum_latent(const struct dtp_block_backward *b, int matrix, dtp_buffer_id gradient);
+dtp_buffer_id dtp_backward_sum_shared_keys(const struct dtp_block_backward *b, dtp_buffer_id gradient, uint64_t bytes);
 dtp_buffer_id dtp_backward_gather_terms(const struct dtp_block_backward *b, dtp_buffer_id gradient);
 dtp_buffer_id dtp_backward_sum_shared(const struct dtp_block_backward *b, int matrix, dtp_buffer_id gradient);
 void dtp_backward_sum_rows(struct dtp_block_backward *b, uint64_t bytes);

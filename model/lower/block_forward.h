@@ -67,8 +67,8 @@ static inline void read(const struct pass *pass, struct dtp_draft *draft, enum d
 {
     if (!exists(pass, tensor))
         return;
-    bool held =
-        pass->save & UINT64_C(1) << tensor || (!pass->replay && pass->l->tensors.locals & UINT64_C(1) << tensor);
+    const uint64_t locals = pass->replay ? pass->l->tensors.locals_again : pass->l->tensors.locals;
+    bool held = (pass->save | locals) & UINT64_C(1) << tensor;
     dtp_draft_use(draft, pass->module->tensor[tensor], last && !held ? DTP_READ | DTP_FREE : DTP_READ);
     if (last && !held)
         drop(pass, tensor);

@@ -484,7 +484,7 @@ static void vectors(struct dtp_lowering *l)
     dtp_draft_end(l, &draft);
     const struct dtp_layer_kind *k = &l->tensors.kind;
 #define DTP_VECTOR(suffix, width, bias, exists)                                                                        \
-    if (k->vectors & UINT32_C(1) << DTP_VECTOR_##suffix)                                                               \
+    if (dtp_layer_spread_vectors(k) & UINT32_C(1) << DTP_VECTOR_##suffix)                                              \
         dtp_lower_sum_norm_gradient(l, part, width);
 #include "net/layer_kind.def"
     dtp_lower_gradient_made(l, part);

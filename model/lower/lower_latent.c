@@ -13,7 +13,8 @@
  * Of tensor parallel ranks that share out the tokens each has latents of its own, by matrices that all have whole. What
  * is projected up is cut by columns, for its heads, and reads the latents of all (lower_tensor_parallel.c); of keys' dr
  * those of all tokens are gathered here, and its gradient's terms summed back (Megatron-Core's
- * multi_latent_attention.py, k_pos_emb). */
+ * multi_latent_attention.py, k_pos_emb). torchtitan's project down the rows of all (NoParallel of wkv_a, wq_a and the
+ * norms), so that each has whole latents; terms of their gradients are summed in each rank. */
 #include "base/bytes.h"
 #include "lower/block_backward.h"
 #include "lower/block_forward.h"
@@ -44,15 +45,20 @@ static enum dtp_layer_tensor wide_of(enum dtp_layer_tensor latent)
     return latent == DTP_TENSOR_Q_LATENT ? DTP_TENSOR_WIDE_Q_LATENT : DTP_TENSOR_WIDE_KV_LATENT;
 }
 
+static uint64_t latent_parts(const struct dtp_lowering *l)
+{
+    return l->tensors.kind.routes_all ? 1 : dtp_lower_token_parts(l);
+}
+
 /* Of a token's so many elements those that a rank has, where each has other tokens. */
 static double own(const struct dtp_lowering *l, uint64_t width)
 {
-    return (double)width / (double)dtp_lower_token_parts(l);
+    return (double)width / (double)latent_parts(l);
 }
 
 static uint64_t own_bytes(const struct dtp_lowering *l, uint64_t token_bytes)
 {
-    return dtp_divide_up(dtp_backward_token_bytes(l, token_bytes), dtp_lower_token_parts(l));
+    return dtp_divide_up(dtp_backward_token_bytes(l, token_bytes), latent_parts(l));
 }
 
 /* Elements that the norm is over. */
@@ -123,7 +129,7 @@ static dtp_buffer_id gather_shared(const struct pass *pass)
 {
     struct dtp_lowering *l = pass->l;
     struct dtp_draft draft;
-    if (!dtp_lower_spreads(l))
+    if (!dtp_lower_spreads(l) || l->tensors.kind.routes_all)
         return DTP_NO_BUFFER;
     dtp_draft_begin(l, &draft, DTP_OP_ALL_GATHER, "shared keys");
     read(pass, &draft, DTP_TENSOR_KV_LATENT, false);
@@ -207,7 +213,9 @@ void dtp_backward_latent_heads(struct dtp_block_backward *b)
     if (eager)
         turn_by_operators(&draft, DTP_LATENT_TURN_KERNELS_BACK);
     dtp_draft_end(l, &draft);
-    if (dtp_lower_spreads(l))
+    if (dtp_lower_spreads(l) && l->tensors.kind.routes_all)
+        b->gradient[DTP_TENSOR_KV_LATENT] = dtp_backward_sum_shared_keys(b, shared, shared_bytes(l));
+    else if (dtp_lower_spreads(l))
         b->gradient[DTP_TENSOR_KV_LATENT] =
             dtp_lower_sum_of_rows(l, "shared keys", shared, DTP_READ | DTP_FREE, l->tensors.kind.rope_head_dim);
 }

@@ -308,10 +308,13 @@ void dtp_backward_projection(struct dtp_block_backward *b)
         else if (made.index != DTP_NO_INDEX)
             b->gradient[input] = dtp_backward_add(b, input, b->gradient[input], made);
         if (!left && dtp_lower_cut_by_columns(l, i) && !l->plan->runtime->sums_beside)
-            b->gradient[input] =
-                dtp_lower_sum_of_rows(l, op->name, b->gradient[input], DTP_READ | DTP_FREE, l->transformer->hidden);
+            b->gradient[input] = l->tensors.kind.routes_all && !dtp_layer_lies_between_matmuls(input)
+                                     ? dtp_backward_sum_latent(b, i, b->gradient[input])
+                                     : dtp_lower_sum_of_rows(l, op->name, b->gradient[input], DTP_READ | DTP_FREE,
+                                                             l->transformer->hidden);
     }
-    if (l->tensors.kind.routes_all && op->makes & DTP_TENSOR_BIT(ROUTER_SCORES)) /* nobody else reads it */
+    if (l->tensors.kind.routes_all && op->makes & (DTP_TENSOR_BIT(ROUTER_SCORES) | DTP_TENSOR_BIT(Q_LATENT)))
+        /* nobody else reads it */
         b->gradient[input] = dtp_backward_own_rows(b, b->gradient[input]);
 }
 

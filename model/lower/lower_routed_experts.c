@@ -70,6 +70,18 @@ dtp_buffer_id dtp_backward_sum_shared(const struct dtp_block_backward *b, int ma
     return sum_apart(l, l->matrix[matrix].name, gradient, dtp_lower_whole_stream(l, l->compute));
 }
 
+dtp_buffer_id dtp_backward_sum_latent(const struct dtp_block_backward *b, int matrix, dtp_buffer_id gradient)
+{
+    struct dtp_lowering *l = b->l;
+    return sum_apart(l, l->matrix[matrix].name, gradient,
+                     dtp_backward_token_bytes(l, l->compute * l->matrix[matrix].in));
+}
+
+dtp_buffer_id dtp_backward_sum_shared_keys(const struct dtp_block_backward *b, dtp_buffer_id gradient, uint64_t bytes)
+{
+    return sum_apart(b->l, "shared keys", gradient, bytes);
+}
+
 void dtp_backward_sum_rows(struct dtp_block_backward *b, uint64_t bytes)
 {
     if (b->l->tensors.kind.routes_all && dtp_plan_width_ranks(b->l->plan) > 1)

@@ -27,30 +27,32 @@ bool dtp_lower_spreads(const struct dtp_lowering *l)
     return l->tp > 1 && l->plan->sequence_shards > 1;
 }
 
-/* A matrix beside experts where each rank routes all tokens: it reads what was gathered for the router, and what it
- * makes is summed with the experts' rows (lower_experts.c). */
-static bool beside_experts(const struct dtp_lowering *l, int matrix)
+/* Where each rank routes all tokens, a matrix that it has whole, or whose result is summed with the experts' rows
+ * (lower_routed_experts.c). */
+static bool stands_alone(const struct dtp_lowering *l, int matrix)
 {
     enum dtp_layer_matrix_id id = l->matrix[matrix].id;
-    return l->tensors.kind.routes_all && (id >= DTP_MATRIX_SHARED_GATE || id == DTP_MATRIX_ROUTER);
+    bool whole = id == DTP_MATRIX_ROUTER || id == DTP_MATRIX_Q_A || id == DTP_MATRIX_KV_A;
+    return l->tensors.kind.routes_all && (whole || id >= DTP_MATRIX_SHARED_GATE);
 }
 
 bool dtp_lower_reads_gathered(const struct dtp_lowering *l, int matrix)
 {
-    return dtp_lower_cut_by_columns(l, matrix) ||
-           (beside_experts(l, matrix) && l->matrix[matrix].id != DTP_MATRIX_SHARED_DOWN);
+    if (!l->tensors.kind.routes_all)
+        return dtp_lower_cut_by_columns(l, matrix);
+    return !l->matrix[matrix].own_rows && dtp_layer_lies_between_matmuls(l->tensors.input[matrix]);
 }
 
 bool dtp_lower_cut_by_rows(const struct dtp_lowering *l, int matrix)
 {
     enum dtp_layer_matrix_id id = l->matrix[matrix].id;
-    return l->tp > 1 && !l->matrix[matrix].own_rows && !beside_experts(l, matrix) &&
+    return l->tp > 1 && !l->matrix[matrix].own_rows && !stands_alone(l, matrix) &&
            (id == DTP_MATRIX_OUTPUT || id == DTP_MATRIX_DOWN || id == DTP_MATRIX_SHARED_DOWN);
 }
 
 bool dtp_lower_cut_by_columns(const struct dtp_lowering *l, int matrix)
 {
-    return l->tp > 1 && !l->matrix[matrix].own_rows && !dtp_lower_cut_by_rows(l, matrix) && !beside_experts(l, matrix);
+    return l->tp > 1 && !l->matrix[matrix].own_rows && !dtp_lower_cut_by_rows(l, matrix) && !stands_alone(l, matrix);
 }
 
 bool dtp_lower_shares_input(const struct dtp_lowering *l, int matrix)

@@ -90,7 +90,7 @@ struct dtp_layer_kind {
     bool calls_experts;   /* of the runtime: experts are called one after the other, each with its tokens' rows */
     bool stacks_rows;     /* of the runtime: AutoEP's (lower_experts.c) */
     bool sorts_rows;      /* of the plan: Transformers' grouped matmuls (lower_sorted_experts.c) */
-    bool routes_all;      /* of the plan: tensor parallel ranks route all tokens each (dtp_plan_routes_all) */
+    bool routes_all;      /* of the plan: tensor parallel ranks have whole routers and latents (dtp_plan_routes_all) */
     bool slots_rows;      /* of the runtime: called experts have as many rows each, slots (lower_slotted_experts.c) */
     uint64_t mlp_width;   /* of one MLP: the model's, or an expert's */
     uint64_t shared_ffn;
@@ -129,6 +129,12 @@ struct dtp_layer_kind {
     int matrices;
     struct dtp_layer_matrix matrix[DTP_LAYER_MATRICES]; /* so many of them; behind these it holds nothing */
 };
+/* Norms that see a rank's rows or heads, of tensor parallel ranks: not those of latents that each has whole. */
+static inline uint32_t dtp_layer_spread_vectors(const struct dtp_layer_kind *kind)
+{
+    const uint32_t latents = UINT32_C(1) << DTP_VECTOR_Q_LATENT | UINT32_C(1) << DTP_VECTOR_KV_LATENT;
+    return kind->vectors & ~(kind->routes_all ? latents : 0);
+}
 /* Rows of all experts lie in one tensor, by experts, and are put back by tokens unweighed. */
 static inline bool dtp_layer_orders_rows(const struct dtp_layer_kind *kind)
 {

@@ -82,7 +82,7 @@ static void check_latent(struct dtp_resolver *r)
     if (!p->runtime->latent_attention)
         dtp_plan_refuse(r, "runtime", "%s is not modelled with latent attention; use runtime torch", p->runtime->name);
     bool stages = p->pp > 1 && !p->runtime->copies_values && !p->runtime->dtensor,
-         tensor = p->tp > 1 && !p->runtime->copies_values;
+         tensor = p->tp > 1 && !p->runtime->copies_values && !p->runtime->dtensor;
     if (tensor || stages || p->cp > 1)
         dtp_plan_refuse(r, tensor ? "tp" : stages ? "pp" : "cp", "with latent attention is not modelled yet; use 1");
     if (p->tp > 1 && !tensor && !p->sequence_parallel)

@@ -161,8 +161,10 @@ bool dtp_layer_lies_between_matmuls(enum dtp_layer_tensor tensor)
 static bool has_own_rows(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor)
 {
     const uint64_t divided = BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_SILU) | BIT(SHARED_PRODUCT);
-    const uint64_t latents = BIT(Q_LATENT) | BIT(WIDE_Q_LATENT) | BIT(Q_LATENT_STATISTICS) | BIT(Q_LATENT_NORM) |
-                             BIT(KV_LATENT) | BIT(WIDE_KV_LATENT) | BIT(KV_LATENT_STATISTICS) | BIT(KV_LATENT_NORM);
+    const uint64_t latents = kind->routes_all ? 0
+                                              : BIT(Q_LATENT) | BIT(WIDE_Q_LATENT) | BIT(Q_LATENT_STATISTICS) |
+                                                    BIT(Q_LATENT_NORM) | BIT(KV_LATENT) | BIT(WIDE_KV_LATENT) |
+                                                    BIT(KV_LATENT_STATISTICS) | BIT(KV_LATENT_NORM);
     return dtp_layer_lies_between_matmuls(tensor) || latents & UINT64_C(1) << tensor ||
            (kind->experts && dtp_layer_tensor_part(tensor) == DTP_PART_MLP && !(divided & UINT64_C(1) << tensor));
 }
@@ -174,18 +176,12 @@ static uint64_t received_rows(const struct dtp_layer_kind *kind)
     return kind->experts ? there | BIT(GATE) | BIT(UP) | BIT(SILU) | BIT(PRODUCT) : 0;
 }
 
-/* Rows of experts, from the router on and back. */
-static uint64_t rows_of_experts(const struct dtp_layer_kind *kind)
-{
-    return received_rows(kind) | BIT(SENT) | BIT(RETURNED);
-}
-
 /* Of tensor parallel ranks that have other rows of the tensor each. */
 static uint64_t row_parts(const struct dtp_layer_kind *kind, const struct dtp_plan *plan, enum dtp_layer_tensor tensor)
 {
-    bool of_experts = kind->routes_all && dtp_layer_tensor_part(tensor) == DTP_PART_MLP;
+    bool of_experts = kind->experts && kind->routes_all && dtp_layer_tensor_part(tensor) == DTP_PART_MLP;
     if (of_experts)
-        return rows_of_experts(kind) & UINT64_C(1) << tensor ? plan->expert_shards : 1;
+        return (received_rows(kind) | BIT(SENT) | BIT(RETURNED)) & UINT64_C(1) << tensor ? plan->expert_shards : 1;
     return has_own_rows(kind, tensor) ? plan->sequence_shards : 1;
 }
 
@@ -193,7 +189,7 @@ static uint64_t row_parts(const struct dtp_layer_kind *kind, const struct dtp_pl
  * around the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
 static uint64_t expert_locals(const struct dtp_layer_kind *kind)
 {
-    uint64_t there = kind->exchanged ? BIT(RECEIVED) | BIT(RETURNING) | BIT(RETURNED) : BIT(EXPERT_DOWN);
+    uint64_t there = kind->exchanged ? BIT(SENT) | BIT(RETURNED) : BIT(EXPERT_DOWN);
     if (kind->experts && kind->slots_rows) /* of MOELayer.forward */
         return kind->exchanged ? BIT(RECEIVED) | BIT(RETURNED) : BIT(RETURNING);
     if (!dtp_layer_orders_rows(kind)) /* functions of their own let go what they have passed on */
@@ -288,7 +284,7 @@ static void count_bytes(struct dtp_layer_tensors *out, const struct dtp_plan *pl
     for (uint64_t left = plan->sequence_shards > 1 ? made : 0; left; left &= left - 1)
         out->bytes[dtp_layer_first(left)] =
             dtp_divide_up(out->bytes[dtp_layer_first(left)], row_parts(&out->kind, plan, dtp_layer_first(left)));
-    if (out->kind.routes_all && made & BIT(ROUTES)) /* half of it says where rows go */
+    if (out->kind.experts && out->kind.routes_all && made & BIT(ROUTES)) /* half of it says where rows go */
         out->bytes[DTP_TENSOR_ROUTES] =
             out->bytes[DTP_TENSOR_ROUTES] / 2 * (1 + plan->expert_shards) / plan->expert_shards;
     if (out->kind.slots_rows && made & BIT(ROUTES))
@@ -442,6 +438,7 @@ static void list_tensors(const struct dtp_transformer *t, struct dtp_layer_tenso
     count_bytes(out, plan, made);
     count_chains(t, out, plan);
     out->locals = expert_locals(&out->kind) & made;
+    out->locals_again = plan->runtime->dtensor ? out->locals : 0;
     if (!out->fused && out->kind.kv_latent) /* parts of queries that rope has turned, and others, are views of it */
         out->locals |= BIT(Q_RAW);
     if (!out->fused)
@@ -585,7 +582,8 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     count_casts(out, plan);
     out->casts_apart = dtp_plan_casts_apart(plan, &out->kind);
     out->kept = kept_tensors(out, plan);
-    out->terms_kept = dtp_keeps_terms(out, plan) ? dtp_plan_compute_bytes(plan) * transformer->hidden : 0;
+    bool summed = !(out->kind.experts && out->kind.routes_all); /* the last matmul's by itself */
+    out->terms_kept = summed && dtp_keeps_terms(out, plan) ? dtp_plan_compute_bytes(plan) * transformer->hidden : 0;
     if (plan->megatron.recompute)
         find_again(out, plan);
 }

@@ -24,6 +24,7 @@ struct dtp_layer_tensors {
     uint64_t kept;           /* what a checkpointed layer keeps; `saved` where none is */
     uint64_t again;          /* where parts run again: what they make, to be kept or not */
     uint64_t locals;         /* variables of the layer's function, which live until it returns */
+    uint64_t locals_again;   /* of these, those that a replay's function holds until it ends too */
     bool fused;              /* one kernel between matmuls, by a compiler or by the runtime's own */
     double sent;             /* rows that a rank sends, over those of its tokens (dtp_plan_padded_rows) */
     double crossed;          /* that come to the rank */

@@ -154,12 +154,40 @@ static void test_units(void **state)
     }
 }
 
+/* Latents of 64, of queries too or not; heads of 48 with 16 that rope turns, values of 32. */
+static void add_latents(struct dtp_transformer *t, bool queries)
+{
+    t->kv_latent = 64, t->q_latent = queries ? 96 : 0;
+    t->rope_head_dim = 16, t->head_dim = 48, t->value_head_dim = 32, t->kv_heads = t->heads;
+}
+
+/* Each rank has latents of all tokens, and heads of its own: of keys and values 2 x (48 - 16 + 32) of a token. */
+static void test_latents(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    for (unsigned queries = 0; queries < 2; queries++) {
+        struct dtp_transformer t = model();
+        struct dtp_plan plan = asked(4, 1);
+        add_latents(&t, queries);
+        struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
+        struct sent sent = of_tensor_ranks(program);
+        assert_int_equal(most_bytes(program, "kv latent"), 256 * (64 + 16) * 2);
+        assert_int_equal(most_bytes(program, "q latent"), queries ? 256 * 96 * 2 : 0);
+        assert_int_equal(most_bytes(program, "keys and values"), 256 * 2 * (48 - 16 + 32) * 2);
+        assert_int_equal(sent.gathers, LAYERS * 4 + 2);
+        assert_int_equal(sent.scatters, LAYERS * (queries ? 2 : 3) + 2);
+        assert_int_equal(sent.sums, LAYERS * (2 + 2 + queries) + 3 + 2 * LAYERS + 1);
+        dtp_program_destroy(program);
+    }
+}
+
 /* The closed form sends what the program does, of layers with experts beside layers without too. */
 static void test_agrees(void **state)
 {
     (void)state;
     struct dtp_cluster cluster = test_cluster(test_h200(), 16, 8);
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < 72; i++) {
         static const uint32_t degrees[][2] = {{1, 1}, {4, 1}, {4, 2}};
         struct dtp_transformer t = model();
         struct dtp_plan plan = asked(degrees[i % 3][0], degrees[i % 3][1]);
@@ -167,7 +195,9 @@ static void test_agrees(void **state)
         struct dtp_program_totals totals;
         plan.compile = i / 3 % 2;
         plan.checkpointing = i / 6 % 2 ? DTP_CHECKPOINT_FULL : DTP_CHECKPOINT_NONE;
-        t.dense_layers = plan.checkpointing == DTP_CHECKPOINT_NONE && i > 11; /* replays of these are rounded up */
+        t.dense_layers = plan.checkpointing == DTP_CHECKPOINT_NONE && i / 12 % 2; /* replays of these are rounded up */
+        if (i > 23)
+            add_latents(&t, i > 47);
         struct dtp_program *program = lowered_plan(&t, &cluster, &plan);
         dtp_program_sum(program, &totals);
         dtp_closed_form(&t, &cluster, &plan, &closed);
@@ -200,8 +230,8 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_work),
-                                       cmocka_unit_test(test_units), cmocka_unit_test(test_agrees),
-                                       cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows),   cmocka_unit_test(test_work),
+                                       cmocka_unit_test(test_units),  cmocka_unit_test(test_latents),
+                                       cmocka_unit_test(test_agrees), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
