@@ -346,7 +346,7 @@ static void count_bytes(const struct dtp_counted *c, struct dtp_block_work *work
     const double h = c->block->routes_all ? (double)c->block->hidden : c->h;
     double rows = (double)c->block->experts_per_token * h / (c->block->routes_all ? c->plan->expert_shards : 1);
     if (dtp_layer_orders_rows(c->block) && !c->block->sorts_rows) {
-        work->indexed_bytes = 2 * c->w * rows * (1 + (c->block->exchanged ? dtp_received_rows(c) : 0));
+        work->indexed_bytes = 2 * c->w * rows * (1 + (dtp_layer_reorders(c->block) ? dtp_received_rows(c) : 0));
         work->outer_bytes = c->block->stacks_rows ? 0 : 4 * dtp_outer_rows((double)c->block->experts_per_token) * h;
     }
     if (c->block->experts && c->plan->megatron.unfused_permute)
@@ -411,8 +411,10 @@ static void count_launches(const struct dtp_counted *c, bool biased, struct dtp_
     } else if (c->block->experts) { /* router's matmul, router, rows there and back; gate and up apart */
         work->forward_kernels += 2 + (c->plan->compile ? 14 : 22) + 2 + 6;
         work->backward_kernels += 4 + (c->plan->compile ? 4 : 8) + 10 + 6 + 2;
-        work->forward_kernels += c->block->exchanged ? 24 : 0; /* splits, order of ranks and of experts, all-to-alls */
-        work->backward_kernels += c->block->exchanged ? 13 : 0;
+        work->forward_kernels += c->block->exchanged   ? 24
+                                 : c->block->pads_rows ? 17
+                                                       : 0; /* splits, order of ranks and of experts, all-to-alls */
+        work->backward_kernels += c->block->exchanged ? 13 : c->block->pads_rows ? 12 : 0;
         if (c->block->sorts_rows) /* one matmul and sum fewer; rows weighed and summed, gradients of these */
             work->forward_kernels -= 2, work->backward_kernels += 14 - 6 - 2;
         work->forward_kernels += c->block->stacks_rows ? 2 : 0; /* zeros; products */

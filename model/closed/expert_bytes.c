@@ -85,17 +85,18 @@ static struct dtp_moved routed_moved(const struct dtp_counted *c, enum dtp_layer
 {
     const struct dtp_layer_kind *b = c->block;
     const double k = (double)b->experts_per_token, e = (double)b->experts, h = (double)b->hidden, kh = k * h;
-    const double parts = c->plan->expert_shards, w = c->w, sum = 3 * w * h, added = (b->exchanged ? came : 1) * 3;
+    const double parts = c->plan->expert_shards, w = c->w, sum = 3 * w * h,
+                 added = (dtp_layer_reorders(b) ? came : 1) * 3;
     if (kind == DTP_LAYER_OP_ROUTER) /* and a copy of the rank's rows of the gradient */
         return (struct dtp_moved){(w + (compiled ? 8 : 16)) * e + 176 * k,
                                   (20 + w) * e + sum + 2 * w * h / c->plan->sequence_shards};
     if (kind == DTP_LAYER_OP_PERMUTE)
-        return (struct dtp_moved){(2 * w * kh + came * (2 * w * kh + 64 * k)) / parts,
+        return (struct dtp_moved){(2 * w * kh + came * (4 * w * kh + 64 * k)) / parts,
                                   (3 * w * kh + 128 * k + came * (4 * w * kh + 128 * k) + added * w * kh) / parts +
                                       w * h};
     const double shared = b->shared_ffn ? sum : 0, gradients = b->shared_ffn ? sum * (b->gated ? 2 : 1) : 0;
     return (struct dtp_moved){(2 * w + 8) * kh + (2 + came * 2) * w * kh / parts + (8 + w) * h + shared,
-                              (8 + w) * kh + (2 + came * 2) * w * kh / parts + 4 * dtp_outer_rows(k) * h +
+                              (8 + w) * kh + (2 + came * 5) * w * kh / parts + 4 * dtp_outer_rows(k) * h +
                                   (w + 12) * h + gradients};
 }
 
@@ -106,7 +107,7 @@ struct dtp_moved dtp_expert_moved(const struct dtp_counted *c, const struct dtp_
     const struct dtp_layer_kind *b = c->block;
     double k = (double)b->experts_per_token, e = (double)b->experts, kh = k * c->h;
     double padded = dtp_plan_padded_rows(c->plan); /* below, rows of experts elsewhere, over those sent */
-    double came = b->exchanged ? dtp_plan_crossed_rows(c->plan) / padded : 0;
+    double came = dtp_layer_reorders(b) ? dtp_plan_crossed_rows(c->plan) / padded : 0;
     double dropping = c->plan->megatron.capacity_factor > 0 ? 25 * e : 0;
     double sum = 3 * c->w * c->h; /* of two gradients of what router, experts and shared ones read */
     if (b->slots_rows)
@@ -122,9 +123,10 @@ struct dtp_moved dtp_expert_moved(const struct dtp_counted *c, const struct dtp_
         return (struct dtp_moved){((c->w + (compiled ? 8 : 16)) * e + 176 * k + dropping) / c->parts,
                                   (20 + c->w) * e / c->parts + sum};
     case DTP_LAYER_OP_PERMUTE: /* gradients of gate's and up's input are added up; of rows received: by experts */
-        return (struct dtp_moved){2 * c->w * kh + came * ((b->stacks_rows ? 4 : 2) * c->w * kh + 64 * k),
-                                  3 * c->w * kh + c->w * c->h + 128 * k + came * (4 * c->w * kh + 128 * k) +
-                                      (b->gated && !b->sorts_rows ? (b->exchanged ? came : 1) * 3 * c->w * kh : 0)};
+        return (struct dtp_moved){
+            2 * c->w * kh + came * ((b->stacks_rows ? 4 : 2) * c->w * kh + 64 * k),
+            3 * c->w * kh + c->w * c->h + 128 * k + came * (4 * c->w * kh + 128 * k) +
+                (b->gated && !b->sorts_rows ? (dtp_layer_reorders(b) ? came : 1) * 3 * c->w * kh : 0)};
     default: break;
     }
     double shared = b->shared_ffn ? 3 * c->w * c->h : 0, weighed = b->shared_gate ? 2 * c->w * c->h : 0;

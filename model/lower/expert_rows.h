@@ -85,6 +85,12 @@ static inline bool stacks(const struct dtp_lowering *l)
     return l->tensors.kind.stacks_rows;
 }
 
+/* So does torchtitan beside tensor parallelism: a row of zeros behind what came, and behind what goes back. */
+static inline bool appends(const struct dtp_lowering *l)
+{
+    return stacks(l) || (l->tensors.kind.routes_all && dtp_layer_reorders(&l->tensors.kind));
+}
+
 /* Transformers 5's grouped matmuls. */
 static inline bool sorts(const struct dtp_lowering *l)
 {

@@ -10,7 +10,9 @@
  * Where ranks divide the experts, rows go by all-to-all to the ranks that have their experts, and back, which is on the
  * compute stream's way: it waits for each (all_to_all_single_autograd, whose backward waits too). How many rows each
  * rank sends to which is exchanged first and read back to the host, which waits for it once a layer; what came is in
- * the order of ranks and put into that of experts, r[perm], and back, b[perm] = y.
+ * the order of ranks and put into that of experts, r[perm], and back, b[perm] = y. So are rows where a rank has all
+ * experts, beside tensor parallelism (indices_padding_wrapper of models/moe/utils.py): grouped matmuls take multiples
+ * of 8, and rows of zeros, few and not counted, fill each expert's up, from one behind r, which is copied (vstack).
  *
  * Megatron-Core (moe_utils.py, token_dispatcher.py, experts.py with moe_permute_fusion): one kernel takes each token's
  * row once and writes it for each of its experts, one puts chunks of ranks into the order of experts, activations
@@ -116,12 +118,33 @@ void dtp_forward_router(const struct pass *pass)
     dtp_draft_end(l, &draft);
 }
 
-/* x[order / k] to the ranks of its experts, then what came by experts: r[perm], 2 c k h for each row received, behind a
- * dozen kernels that make perm, of 8 bytes a row. What was sent is held until compute has waited. */
-static void dispatch(const struct pass *pass, const struct dtp_layer_operator *op)
+/* What came, or stands in the order of experts, into rows as experts' matmuls read them: behind a dozen kernels that
+ * make perm, of 8 bytes a row, r[perm], 2 c k h for each row received, and as much where a row is put behind r first.
+ */
+static void put_by_experts(const struct pass *pass, dtp_buffer_id gathered)
 {
     struct dtp_lowering *l = pass->l;
     struct rows r = rows_of(l);
+    struct dtp_draft draft;
+    dtp_draft_begin(l, &draft, DTP_OP_PERMUTE, "by experts");
+    make(pass, &draft, DTP_TENSOR_PLACES);
+    make(pass, &draft, DTP_TENSOR_PERMUTED);
+    dtp_draft_use(&draft, gathered, DTP_READ | DTP_FREE);
+    read(pass, &draft, l->tensors.kind.pads_rows ? DTP_TENSOR_SENT : DTP_TENSOR_RECEIVED, true);
+    if (appends(l))
+        dtp_draft_new(l, &draft, "rows and one of zeros", DTP_OWNER_WORKSPACE,
+                      l->tensor_bytes[DTP_TENSOR_PERMUTED] + l->compute * l->tensors.kind.hidden,
+                      DTP_UPDATE | DTP_FREE);
+    draft_eager(l, &draft, sending(l) * ((appends(l) ? 2 : 1) * ordered_bytes(l) + received(l) * 8 * 8 * r.k),
+                weighs(l) ? 2 : 16);
+    dtp_draft_end(l, &draft);
+}
+
+/* x[order / k] to the ranks of its experts, then what came by experts. What was sent is held until compute has waited.
+ */
+static void dispatch(const struct pass *pass, const struct dtp_layer_operator *op)
+{
+    struct dtp_lowering *l = pass->l;
     bool copies = missing(pass, DTP_TENSOR_SENT);
     struct dtp_draft draft;
     if (copies) {
@@ -131,6 +154,10 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
         read(pass, &draft, DTP_TENSOR_ROUTES, false);
         draft_by_experts(l, &draft);
         dtp_draft_end(l, &draft);
+    }
+    if (l->tensors.kind.pads_rows) {
+        put_by_experts(pass, DTP_NO_BUFFER);
+        return;
     }
     dtp_lower_read_splits(l);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "dispatch");
@@ -143,18 +170,7 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
     dtp_buffer_id gathered = dtp_lower_gather_expert_rows(l, pass->module->tensor[DTP_TENSOR_RECEIVED]);
     if (gathered.index != DTP_NO_INDEX)
         let_go(pass, DTP_TENSOR_RECEIVED);
-    dtp_draft_begin(l, &draft, DTP_OP_PERMUTE, "by experts");
-    make(pass, &draft, DTP_TENSOR_PLACES);
-    make(pass, &draft, DTP_TENSOR_PERMUTED);
-    dtp_draft_use(&draft, gathered, DTP_READ | DTP_FREE);
-    read(pass, &draft, DTP_TENSOR_RECEIVED, true);
-    if (stacks(l))
-        dtp_draft_new(l, &draft, "rows and one of zeros", DTP_OWNER_WORKSPACE,
-                      l->tensor_bytes[DTP_TENSOR_RECEIVED] + l->compute * l->tensors.kind.hidden,
-                      DTP_UPDATE | DTP_FREE);
-    draft_eager(l, &draft, sending(l) * ((stacks(l) ? 2 : 1) * ordered_bytes(l) + received(l) * 8 * 8 * r.k),
-                weighs(l) ? 2 : 16);
-    dtp_draft_end(l, &draft);
+    put_by_experts(pass, gathered);
 }
 
 /* x[order / k]: k rows read and written. */
@@ -171,7 +187,7 @@ void dtp_forward_permute(const struct pass *pass, const struct dtp_layer_operato
     }
     if (!wanted(pass, DTP_TENSOR_PERMUTED))
         return;
-    if (l->tensors.kind.exchanged) {
+    if (dtp_layer_reorders(&l->tensors.kind)) {
         dispatch(pass, op);
         return;
     }
@@ -198,18 +214,21 @@ static void give_back(const struct pass *pass)
         dtp_draft_end(l, &draft);
     }
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "by ranks");
+    const bool pads = l->tensors.kind.pads_rows;
     if (stacks(l))
         dtp_draft_use(&draft, pass->module->tensor[DTP_TENSOR_RETURNING], DTP_UPDATE);
     else
-        make(pass, &draft, DTP_TENSOR_RETURNING);
+        make(pass, &draft, pads ? DTP_TENSOR_RETURNED : DTP_TENSOR_RETURNING);
     read(pass, &draft, DTP_TENSOR_EXPERT_DOWN, false);
     read(pass, &draft, DTP_TENSOR_PLACES, false);
     draft_eager(l, &draft, sending(l) * ordered_bytes(l), 1);
     if (!weighs(l))
         draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
     dtp_draft_end(l, &draft);
-    if (stacks(l))
+    if (stacks(l) || pads)
         let_go(pass, DTP_TENSOR_EXPERT_DOWN);
+    if (pads)
+        return;
     dtp_buffer_id summed = dtp_lower_sum_expert_rows(l, pass->module->tensor[DTP_TENSOR_RETURNING]);
     dtp_draft_begin(l, &draft, DTP_OP_ALL_TO_ALL, "combine");
     make(pass, &draft, l->tensor_bytes[DTP_TENSOR_RETURNED] ? DTP_TENSOR_RETURNED : DTP_TENSOR_DOWN);
@@ -232,7 +251,7 @@ static void by_tokens(const struct pass *pass)
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "by tokens");
     make(pass, &draft, DTP_TENSOR_UNPERMUTED);
-    read(pass, &draft, l->tensors.kind.exchanged ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
+    read(pass, &draft, dtp_layer_reorders(&l->tensors.kind) ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
     read(pass, &draft, DTP_TENSOR_ROUTES, false);
     draft_eager(l, &draft, sending(l) * 2 * r.c * r.k * r.h, 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_INDEXED;
@@ -251,7 +270,7 @@ static void add_rows(const struct pass *pass, const struct dtp_layer_operator *o
     if (!added) {
         dtp_draft_begin(l, &draft, DTP_OP_UNPERMUTE, "");
         make(pass, &draft, DTP_TENSOR_DOWN);
-        read(pass, &draft, l->tensors.kind.exchanged ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
+        read(pass, &draft, dtp_layer_reorders(&l->tensors.kind) ? DTP_TENSOR_RETURNED : DTP_TENSOR_EXPERT_DOWN, true);
         read(pass, &draft, DTP_TENSOR_ROUTES, false);
     }
     if (!added && unfused(l)) {
@@ -297,7 +316,7 @@ void dtp_forward_unpermute(const struct pass *pass, const struct dtp_layer_opera
     }
     if (!wanted(pass, DTP_TENSOR_DOWN) && !wanted(pass, DTP_TENSOR_WIDE_RESULTS))
         return;
-    if (l->tensors.kind.exchanged)
+    if (dtp_layer_reorders(&l->tensors.kind))
         give_back(pass);
     if (weighs(l)) {
         add_rows(pass, op);
@@ -471,7 +490,8 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
     uint64_t own = row_bytes(l), came = dtp_layer_received(&l->tensors, own);
     uint64_t crossed = dtp_layer_crossed(&l->tensors, own), sent = dtp_layer_sent(&l->tensors, own);
     const uint64_t routed = (uint64_t)((double)sent / sending(l));
-    const char *name = l->tensors.kind.exchanged ? "rows by ranks" : "rows by experts";
+    const bool reorders = dtp_layer_reorders(&l->tensors.kind);
+    const char *name = reorders ? "rows by ranks" : "rows by experts";
     dtp_buffer_id rows = gradient;
     if (dtp_plan_sends_tokens(l->plan)) {
         crossed = arriving_bytes(l);
@@ -482,12 +502,12 @@ void dtp_backward_unpermute(struct dtp_block_backward *b)
         dtp_buffer_id by_tokens = rows_back(b, wide, "cast", routed, (4 + r.c) * r.k * r.h);
         rows = rows_back(b, by_tokens, name, sent, sending(l) * 2 * r.c * r.k * r.h);
     }
-    if (l->tensors.kind.exchanged) {
+    if (l->tensors.kind.exchanged)
         rows = dtp_lower_gather_gradient_rows(l, exchange_back(b, rows, DTP_EXCHANGE_COMBINE, crossed));
-        if (stacks(l)) /* of a slice: zeros, and what is copied there */
-            rows = rows_back(b, rows, "rows and one of zeros", came, received(l) * 3 * r.c * r.k * r.h);
+    if (appends(l)) /* of a slice: zeros, and what is copied there */
+        rows = rows_back(b, rows, "rows and one of zeros", came, sending(l) * received(l) * 3 * r.c * r.k * r.h);
+    if (reorders)
         rows = rows_back(b, rows, "rows by experts", came, sending(l) * ordered_bytes(l));
-    }
     b->gradient[DTP_TENSOR_EXPERT_DOWN] = rows;
 }
 
@@ -511,6 +531,8 @@ static dtp_buffer_id rows_by_ranks(struct dtp_block_backward *b, dtp_buffer_id g
                 sending(l) * (weighs(l) ? ordered_bytes(l) : received(l) * (4 * r.c * r.k * r.h + 8 * 16 * r.k)),
                 weighs(l) ? 1 : 10);
     dtp_draft_end(l, &draft);
+    if (l->tensors.kind.pads_rows)
+        return made;
     return exchange_back(b, dtp_lower_sum_gradient_rows(l, made), DTP_EXCHANGE_DISPATCH,
                          tokens ? local_bytes(l, l->compute * l->tensors.kind.hidden)
                                 : dtp_layer_sent(&l->tensors, row_bytes(l)));
@@ -528,7 +550,7 @@ void dtp_backward_permute(struct dtp_block_backward *b)
         dtp_backward_called_permute(b);
         return;
     }
-    if (l->tensors.kind.exchanged)
+    if (dtp_layer_reorders(&l->tensors.kind))
         b->gradient[DTP_TENSOR_PERMUTED] = rows_by_ranks(b, b->gradient[DTP_TENSOR_PERMUTED]);
     dtp_backward_sum_rows(b, dtp_layer_sent(&l->tensors, row_bytes(l)));
     enum dtp_layer_tensor of = dtp_layer_first(dtp_backward_operator(b)->reads);

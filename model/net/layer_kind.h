@@ -91,6 +91,7 @@ struct dtp_layer_kind {
     bool stacks_rows;     /* of the runtime: AutoEP's (lower_experts.c) */
     bool sorts_rows;      /* of the plan: Transformers' grouped matmuls (lower_sorted_experts.c) */
     bool routes_all;      /* of the plan: tensor parallel ranks have whole routers and latents (dtp_plan_routes_all) */
+    bool pads_rows;       /* of the plan: rows are copied to fill experts' up, and back (indices_padding_wrapper) */
     bool slots_rows;      /* of the runtime: called experts have as many rows each, slots (lower_slotted_experts.c) */
     uint64_t mlp_width;   /* of one MLP: the model's, or an expert's */
     uint64_t shared_ffn;
@@ -129,6 +130,11 @@ struct dtp_layer_kind {
     int matrices;
     struct dtp_layer_matrix matrix[DTP_LAYER_MATRICES]; /* so many of them; behind these it holds nothing */
 };
+/* Rows are put in an order of their own for experts: by these, behind an exchange by ranks, or filled up. */
+static inline bool dtp_layer_reorders(const struct dtp_layer_kind *kind)
+{
+    return kind->exchanged || kind->pads_rows;
+}
 /* Norms that see a rank's rows or heads, of tensor parallel ranks: not those of latents that each has whole. */
 static inline uint32_t dtp_layer_spread_vectors(const struct dtp_layer_kind *kind)
 {

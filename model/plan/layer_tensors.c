@@ -189,7 +189,7 @@ static uint64_t row_parts(const struct dtp_layer_kind *kind, const struct dtp_pl
  * around the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
 static uint64_t expert_locals(const struct dtp_layer_kind *kind)
 {
-    uint64_t there = kind->exchanged ? BIT(SENT) | BIT(RETURNED) : BIT(EXPERT_DOWN);
+    uint64_t there = dtp_layer_reorders(kind) ? BIT(SENT) | BIT(RETURNED) : BIT(EXPERT_DOWN);
     if (kind->experts && kind->slots_rows) /* of MOELayer.forward */
         return kind->exchanged ? BIT(RECEIVED) | BIT(RETURNED) : BIT(RETURNING);
     if (!dtp_layer_orders_rows(kind)) /* functions of their own let go what they have passed on */

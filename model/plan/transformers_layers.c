@@ -21,6 +21,7 @@ void dtp_plan_call_experts(const struct dtp_plan *plan, struct dtp_layer_kind *k
     kind->sorts_rows = plan->grouped_experts;
     kind->slots_rows = dtp_plan_slots_rows(plan);
     kind->routes_all = dtp_plan_routes_all(plan);
+    kind->pads_rows = kind->experts && kind->routes_all && !kind->exchanged;
     for (int i = 0; i < kind->matrices && kind->routes_all; i++)
         kind->matrix[i].own_rows &= kind->matrix[i].expert;
     for (int i = 0; i < kind->matrices && kind->calls_experts; i++)

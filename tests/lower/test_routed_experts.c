@@ -97,6 +97,7 @@ static void test_rows(void **state)
         assert_int_equal(most_bytes(program, "tokens by experts"), rows);
         assert_int_equal(most_bytes(program, "tokens received"), ep > 1 ? rows : 0);
         assert_int_equal(most_bytes(program, "up"), rows / 256 * 192 / (parts ? TP : 1));
+        assert_int_equal(most_bytes(program, "results returned"), rows); /* also of rows that were filled up alone */
         assert_int_equal(most_bytes(program, "results by tokens"), ROWS);
         assert_int_equal(most_bytes(program, "results by tokens in fp32"), 2 * ROWS);
         assert_int_equal(most_bytes(program, "router weights"), 4 * 256 * 8);
