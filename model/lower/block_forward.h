@@ -62,13 +62,18 @@ static inline void drop(const struct pass *pass, enum dtp_layer_tensor tensor)
     pass->module->tensor[tensor] = DTP_NO_BUFFER;
 }
 
+/* A variable of the layer's function names it. */
+static inline bool named(const struct pass *pass, enum dtp_layer_tensor tensor)
+{
+    return (pass->replay ? pass->l->tensors.locals_again : pass->l->tensors.locals) & UINT64_C(1) << tensor;
+}
+
 /* Reads a tensor; at its `last` use in forward it goes, unless it is saved or a variable still names it. */
 static inline void read(const struct pass *pass, struct dtp_draft *draft, enum dtp_layer_tensor tensor, bool last)
 {
     if (!exists(pass, tensor))
         return;
-    const uint64_t locals = pass->replay ? pass->l->tensors.locals_again : pass->l->tensors.locals;
-    bool held = (pass->save | locals) & UINT64_C(1) << tensor;
+    bool held = pass->save & UINT64_C(1) << tensor || named(pass, tensor);
     dtp_draft_use(draft, pass->module->tensor[tensor], last && !held ? DTP_READ | DTP_FREE : DTP_READ);
     if (last && !held)
         drop(pass, tensor);

@@ -140,8 +140,7 @@ static void put_by_experts(const struct pass *pass, dtp_buffer_id gathered)
     dtp_draft_end(l, &draft);
 }
 
-/* x[order / k] to the ranks of its experts, then what came by experts. What was sent is held until compute has waited.
- */
+/* x[order / k] to the ranks of its experts, then what came by experts; what was sent is held until compute waited. */
 static void dispatch(const struct pass *pass, const struct dtp_layer_operator *op)
 {
     struct dtp_lowering *l = pass->l;
@@ -165,7 +164,7 @@ static void dispatch(const struct pass *pass, const struct dtp_layer_operator *o
     read(pass, &draft, copies ? DTP_TENSOR_SENT : dtp_layer_first(op->reads), false);
     dtp_lower_exchange_rows(l, &draft, dtp_lower_exchanged_bytes(l));
     dtp_forward_beside_exchange(pass, DTP_EXCHANGE_DISPATCH);
-    if (copies && !(l->tensors.locals & DTP_TENSOR_BIT(SENT)))
+    if (copies && !named(pass, DTP_TENSOR_SENT))
         let_go(pass, DTP_TENSOR_SENT);
     dtp_buffer_id gathered = dtp_lower_gather_expert_rows(l, pass->module->tensor[DTP_TENSOR_RECEIVED]);
     if (gathered.index != DTP_NO_INDEX)
@@ -240,7 +239,8 @@ static void give_back(const struct pass *pass)
     if (!stacks(l))
         let_go(pass, DTP_TENSOR_EXPERT_DOWN);
     dtp_lower_free_expert_rows(l, summed);
-    let_go(pass, DTP_TENSOR_RETURNING);
+    if (!named(pass, DTP_TENSOR_RETURNING))
+        let_go(pass, DTP_TENSOR_RETURNING);
 }
 
 /* u[order] = y. */

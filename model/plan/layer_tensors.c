@@ -189,7 +189,9 @@ static uint64_t row_parts(const struct dtp_layer_kind *kind, const struct dtp_pl
  * around the experts' matmuls is eager, in functions of their own (torchtitan's moe.py). */
 static uint64_t expert_locals(const struct dtp_layer_kind *kind)
 {
-    uint64_t there = dtp_layer_reorders(kind) ? BIT(SENT) | BIT(RETURNED) : BIT(EXPERT_DOWN);
+    uint64_t there = kind->routes_all  ? BIT(SENT) | BIT(RETURNED)
+                     : kind->exchanged ? BIT(RECEIVED) | BIT(RETURNING) | BIT(RETURNED)
+                                       : BIT(EXPERT_DOWN);
     if (kind->experts && kind->slots_rows) /* of MOELayer.forward */
         return kind->exchanged ? BIT(RECEIVED) | BIT(RETURNED) : BIT(RETURNING);
     if (!dtp_layer_orders_rows(kind)) /* functions of their own let go what they have passed on */
@@ -438,7 +440,8 @@ static void list_tensors(const struct dtp_transformer *t, struct dtp_layer_tenso
     count_bytes(out, plan, made);
     count_chains(t, out, plan);
     out->locals = expert_locals(&out->kind) & made;
-    out->locals_again = plan->runtime->dtensor ? out->locals : 0;
+    if (plan->runtime->dtensor && dtp_layer_reorders(&out->kind))
+        out->locals_again = (BIT(SENT) | BIT(RETURNED) | BIT(UNPERMUTED)) & made;
     if (!out->fused && out->kind.kv_latent) /* parts of queries that rope has turned, and others, are views of it */
         out->locals |= BIT(Q_RAW);
     if (!out->fused)
