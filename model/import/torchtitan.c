@@ -165,23 +165,35 @@ struct degrees {
     uint64_t replicas, shard, tp, pp, cp; /* shard: 0 where the file leaves it and the GPUs are not typed */
 };
 
+/* GPUs as they are typed, in all or as nodes of so many; 0: they are not. */
+static uint64_t typed_gpus(const struct dtp_reading *r)
+{
+    const char *all = dtp_typed(r, "gpus"), *nodes = dtp_typed(r, "nodes"), *each = dtp_typed(r, "gpus_per_node");
+    uint64_t count, of_node;
+    if (all)
+        return dtp_number_parse_integer(all, false, 1, UINT32_MAX, &count) ? count : 0;
+    return nodes && each && dtp_number_parse_integer(nodes, false, 1, UINT16_MAX, &count) &&
+                   dtp_number_parse_integer(each, false, 1, UINT16_MAX, &of_node)
+               ? count * of_node
+               : 0;
+}
+
 /* ParallelDims: what the others leave of the GPUs is shared (-1). */
 static enum dtp_status read_degrees(struct dtp_reading *r, struct degrees *d)
 {
-    const char *typed = dtp_typed(r, "gpus");
-    uint64_t gpus;
+    const uint64_t gpus = typed_gpus(r);
     enum dtp_status worst = read_count(r, "replicate", 1, &d->replicas);
     worst = dtp_worse(worst, read_count(r, "shard", 0, &d->shard));
     worst = dtp_worse(worst, read_count(r, "tp", 1, &d->tp));
     worst = dtp_worse(worst, read_count(r, "pp", 1, &d->pp));
     worst = dtp_worse(worst, read_count(r, "cp", 1, &d->cp));
-    if (worst == DTP_OK && !d->shard && typed && dtp_number_parse_integer(typed, false, 1, UINT32_MAX, &gpus) &&
-        gpus == d->replicas * d->tp * d->pp * d->cp)
+    if (worst == DTP_OK && !d->shard && gpus && gpus == d->replicas * d->tp * d->pp * d->cp)
         d->shard = 1;
-    else if (worst == DTP_OK && !d->shard && !typed && dtp_is_said(r, "nodes") && (d->tp > 1 || d->pp > 1))
+    else if (worst == DTP_OK && !d->shard && !gpus && dtp_is_said(r, "nodes") && (d->tp > 1 || d->pp > 1))
         return dtp_refuse_fact(r, d->tp > 1 ? "tp" : "pp",
                                "needs the number of GPUs: without any left to share parameters torchtitan trains in "
-                               "fp32; give --gpus in place of --nodes, or write data_parallel_shard_degree out");
+                               "fp32; give --gpus in place of --nodes, or --gpus-per-node besides, or write "
+                               "data_parallel_shard_degree out");
     return worst;
 }
 
