@@ -43,7 +43,7 @@ for name, values in errors.items():
     )
 print(f"refused: {len(refused)}: {' '.join(refused)}")
 allocated = [abs(v) for v in errors["allocated"]]
-assert len(refused) <= 3, refused
+assert len(refused) <= 1, refused
 assert sum(v < 0.05 for v in allocated) >= 36, sorted(allocated)
 assert max(allocated) < 7, max(allocated)
 assert statistics.median(map(abs, errors["reserved"])) < 0.8
