@@ -52,7 +52,7 @@ static void count_loss(const struct ends *s, struct dtp_activations *out)
     case DTP_LOSS_EAGER:
         out->logits = (dtp_plan_softmax_in_place(s->plan) ? s->c + 4 : s->c) * vocab;
         out->loss = (s->plan->loss == DTP_LOSS_NATIVE     ? 8 + s->c
-                     : dtp_plan_softmax_in_place(s->plan) ? 8
+                     : dtp_plan_softmax_in_place(s->plan) ? (s->plan->runtime->subtracts_in_place ? s->c + 4 : 8)
                                                           : eager) *
                     vocab;
         out->logits_gradient = s->c * vocab;

@@ -5,7 +5,8 @@
  *   eager        logits c, fp32 copy 4, log-softmax 4 (10 V at c = 2); backward: its saved result 4, the gradients of
  *                nll and of log-softmax 4 each (12 V), then the cast c
  *   in place     logits c, fp32 copy 4, of which the differences to the maximum are a tensor of 4 that becomes
- *                probabilities and, in backward, the gradient; then the cast c
+ *                probabilities and, in backward, the gradient; then the cast c. Where a runtime subtracts in place
+ *                the copy becomes all of these, and who called holds the logits meanwhile
  *   shifted      (dtp_plan_shifts_logits) logits c, fp32 copy 4, that without the last token 4, log-softmax 4 (14 V);
  *                backward besides: 4 for the gradient of the copy, then the cast. One kernel in place of log-softmax
  *                writes the gradient over what it read: c + 8
@@ -79,18 +80,26 @@ static void loss_in_place(struct dtp_lowering *l, uint64_t tokens)
 {
     uint64_t vocab = l->transformer->vocab, wide = tokens_bytes(tokens, 4 * vocab);
     double logits = (double)tokens * (double)vocab;
+    bool subtracts = l->plan->runtime->subtracts_in_place;
     dtp_buffer_id rows = dtp_lower_reduce_rows(l, tokens);
     struct dtp_draft draft;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "logits in fp32");
-    dtp_buffer_id copy = dtp_draft_new(l, &draft, "logits in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
-    dtp_draft_use(&draft, l->flight->logits, DTP_READ | DTP_FREE);
+    dtp_buffer_id copy =
+        dtp_draft_new(l, &draft, subtracts ? "probabilities" : "logits in fp32", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+    dtp_draft_use(&draft, l->flight->logits, subtracts ? DTP_READ : DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, logits * (double)(l->compute + 4), 1);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;
     dtp_draft_end(l, &draft);
-    l->flight->logits = DTP_NO_BUFFER;
     dtp_draft_begin(l, &draft, DTP_OP_LOSS, "");
-    l->flight->loss_state = dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_WRITE);
-    dtp_draft_use(&draft, copy, DTP_READ | DTP_FREE);
+    if (subtracts) {
+        l->flight->loss_state = copy;
+        dtp_draft_use(&draft, copy, DTP_UPDATE);
+        dtp_draft_use(&draft, l->flight->logits, DTP_FREE);
+    } else {
+        l->flight->loss_state = dtp_draft_new(l, &draft, "probabilities", DTP_OWNER_LOGITS, wide, DTP_WRITE);
+        dtp_draft_use(&draft, copy, DTP_READ | DTP_FREE);
+    }
+    l->flight->logits = DTP_NO_BUFFER;
     dtp_draft_use(&draft, rows, DTP_READ | DTP_FREE);
     dtp_draft_memory(l, &draft, logits * 32 - read_before(l, tokens), 12);
     draft.op.demand.memory_kernel = DTP_KERNEL_STREAMING;

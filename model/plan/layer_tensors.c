@@ -331,6 +331,12 @@ static uint64_t qk_copied(const struct dtp_transformer *transformer, const struc
     return (dtp_norm_chain_of(transformer, plan, !out->kind.adapted).saved - dtp_plan_compute_bytes(plan)) * width / 4;
 }
 
+static bool core_runs_again(const struct dtp_plan *plan)
+{
+    return plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ||
+           dtp_plan_recomputes(plan, DTP_RECOMPUTE_CORE_ATTN);
+}
+
 /* Values become a tensor apart from the matmul's result. */
 static bool repacks_heads(const struct dtp_layer_tensors *out, const struct dtp_context *context,
                           const struct dtp_plan *plan)
@@ -338,8 +344,9 @@ static bool repacks_heads(const struct dtp_layer_tensors *out, const struct dtp_
     bool turned = out->kind.rotary || out->kind.qk_norm; /* so are queries and keys */
     bool sent = (context->exchanged > 1 || context->ring > 1) && !context->gathers;
     bool copied = plan->runtime->repacks_heads && out->kind.d_kv < out->kind.d_q;
+    bool apart = turned && plan->runtime->copies_views && !core_runs_again(plan);
     return out->kind.packs_qkv &&
-           (plan->fused_qkv_rope || copied || (turned && sent && !plan->runtime->walks_gathered));
+           (plan->fused_qkv_rope || copied || apart || (turned && sent && !plan->runtime->walks_gathered));
 }
 
 /* ---- what is made and what stays --------------------------------------------------------------------------------- */

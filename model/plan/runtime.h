@@ -138,11 +138,16 @@ struct dtp_runtime {
                                   (reentrant torch.utils.checkpoint) */
     bool fused_norms;          /* a norm's backward is one kernel, eager as the rest may be */
     bool unscaled_rope; /* its fused RoPE multiplies by no factor: what has one (YaRN's) turns operator by operator */
-    bool softmax_in_place; /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
-                              tensor (vocab_parallel_cross_entropy of Megatron's layers, nanotron's after it) */
-    bool native_loss;      /* has a fused loss of its own, which PyTorch compiles (DTP_LOSS_NATIVE) */
+    bool softmax_in_place;   /* an eager loss turns fp32 logits into probabilities, and these into the gradient, in one
+                                tensor (vocab_parallel_cross_entropy of Megatron's layers, nanotron's after it) */
+    bool subtracts_in_place; /* and the differences to the maximum are that tensor too
+                                (tensor_parallel/cross_entropy.py) */
+    bool native_loss;        /* has a fused loss of its own, which PyTorch compiles (DTP_LOSS_NATIVE) */
     bool scales_logits_gradient; /* a fused loss makes the gradient in forward, and multiplies it by the loss's in
                                     backward (Transformer Engine's element_mul_kernel, pytorch/cross_entropy.py) */
+    bool copies_views;  /* attention's module takes q, k and v that lie alike, and copies the values that are a part of
+                           the  matmul's result where RoPE or a norm made new queries and keys (Transformer Engine's
+                           get_qkv_layout); where attention runs again the view is what is kept */
     bool repacks_heads; /* k and v are put side by side anew for the flash kernel: with fewer of them than of q the
                            matmul's result is not what stays */
     bool copies_heads;  /* fp32 RoPE ends in a cat, after which heads are put side by side by a copy */

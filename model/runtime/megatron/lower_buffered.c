@@ -179,6 +179,15 @@ static bool had_before(const struct dtp_layer_matrix *const *before, int count, 
     return false;
 }
 
+/* Whether the rank has the head, which its last chunk may end with, or of schedules with two directions any. */
+static bool ends(const struct dtp_lowering *l)
+{
+    bool head = false;
+    for (uint32_t i = 0; i < l->role.chunk_count; i++)
+        head = head || l->role.chunks[i].head;
+    return head;
+}
+
 static void make_dummy_gradients(struct dtp_lowering *l)
 {
     if (l->adapts) /* frozen ones have none, and adapters are Megatron's own linears */
@@ -200,6 +209,9 @@ static void make_dummy_gradients(struct dtp_lowering *l)
     const struct dtp_layer_matrix projection = dtp_lower_ahead_projection(l);
     dtp_lower_buffer(l, "gradient of a weight", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
                      l->transformer->ahead_layers ? l->compute * projection.out * projection.in : 0, true);
+    /* of the head, a linear of Megatron-Core's own, likewise (tensor_parallel/layers.py) */
+    dtp_lower_buffer(l, "gradient of the head", DTP_OWNER_WORKSPACE, DTP_STREAM_COMPUTE,
+                     ends(l) ? dtp_bytes_product(l->compute * l->transformer->vocab, l->transformer->hidden) : 0, true);
 }
 
 static enum dtp_status make(struct dtp_lowering *l)
