@@ -95,9 +95,12 @@ static void check_experts(struct dtp_resolver *r)
     if (!r->transformer->experts)
         return;
     check_expert_tensor(r);
-    if (overlaps(p))
-        dtp_plan_refuse(r, p->strategy == DTP_ZERO2 ? "strategy" : "megatron_overlap",
-                        "is not modelled with experts under runtime megatron; use zero1 without overlap");
+    if (p->strategy == DTP_ZERO2)
+        dtp_plan_refuse(r, "strategy", "zero2 is not modelled with experts under runtime megatron; use zero1");
+    if (overlaps(p) && p->pp > 1 && dtp_plan_splits_backward(p))
+        dtp_plan_refuse(
+            r, "megatron_overlap",
+            "is not modelled with experts where gradients of weights are passes of their own; leave it out");
     if (p->pp > 1 && p->schedule == DTP_SCHEDULE_DUALPIPE)
         dtp_plan_refuse(r, "schedule", "dualpipe is not modelled with experts; use 1f1b or interleaved");
     if (p->post_validation)
