@@ -367,7 +367,7 @@ static void whole_core(struct dtp_block_backward *b, struct dtp_draft *draft)
     b->gradient[DTP_TENSOR_K_RAW] = dtp_backward_workspace(l, draft, "k gradient", kv, DTP_WRITE);
     b->gradient[DTP_TENSOR_V] = dtp_backward_workspace(l, draft, "v gradient", v, DTP_WRITE);
     dtp_backward_workspace(l, draft, "attention workspace",
-                           math ? 2 * l->scores_bytes
+                           math ? dtp_plan_score_gradients(l->plan) * l->scores_bytes
                                 : dtp_backward_token_bytes(l, 4 * l->d_q) + l->tensor_bytes[DTP_TENSOR_CORE_STATE],
                            DTP_UPDATE | DTP_FREE);
     /* a compiler reads the result's heads-side-by-side form and lays the gradient out by heads */

@@ -184,6 +184,11 @@ double dtp_plan_turned_elements(const struct dtp_transformer *transformer, const
     return dtp_plan_layers(plan)->chains_norms ? 4 : 1.5;
 }
 
+uint64_t dtp_plan_score_gradients(const struct dtp_plan *plan)
+{
+    return plan->runtime->copies_views ? 1 : 2; /* Transformer Engine's modules */
+}
+
 bool dtp_plan_softmax_in_place(const struct dtp_plan *plan)
 {
     return (plan->runtime->softmax_in_place || plan->deepspeed.megatron_layers) &&

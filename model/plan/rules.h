@@ -204,6 +204,10 @@ bool dtp_plan_turns_latents_eagerly(const struct dtp_plan *plan, const struct dt
 double dtp_plan_turned_elements(const struct dtp_transformer *transformer, const struct dtp_plan *plan);
 
 bool dtp_plan_softmax_in_place(const struct dtp_plan *plan);
+
+/* Tensors of attention's scores that its backward makes where no kernel fuses it: the gradient of probabilities, and
+ * that of scores, which Transformer Engine writes over it (pytorch/csrc/extensions/softmax.cpp). */
+uint64_t dtp_plan_score_gradients(const struct dtp_plan *plan);
 /* Passes of a fused loss over logits: they are read for maximum and sum and again for the gradient, which is written,
  * and read, or read and written. */
 static inline double dtp_plan_fused_loss_passes(const struct dtp_plan *plan)

@@ -354,7 +354,7 @@ static void write_strategy(struct writer *w)
     } else
         set(w, "strategy", "%s", strategy_of(w));
     if (strcmp(runtime_of(w), "megatron") == 0)
-        set_switch(w, "megatron_overlap", w->framework->overlaps && !run->experts); /* not modelled with experts */
+        set_switch(w, "megatron_overlap", w->framework->overlaps);
     if (w->framework->megatron_layers)
         set_switch(w, "megatron_layers", true);
     if (strcmp(runtime_of(w), "deepspeed") == 0)
