@@ -123,7 +123,7 @@ struct dtp_tensor_exchanges dtp_routed_exchanges_of(const struct dtp_transformer
                    stream = dtp_bytes_product(token_bytes, slice->hidden);
     const uint64_t shared = slice->shared_expert_ffn ? dtp_activation_is_gated(slice->activation) ? 2 : 1 : 0;
     struct dtp_tensor_exchanges out = {{0}, {0}};
-    exchange(&out, DTP_ALL_GATHER, 2 * layers + layers_again(slice, plan), stream, ranks);
+    exchange(&out, DTP_ALL_GATHER, 2 * layers + dtp_expert_layers_again(slice, plan), stream, ranks);
     exchange(&out, DTP_REDUCE_SCATTER, layers, stream, ranks);
     exchange(&out, DTP_ALL_REDUCE, layers * shared, stream, ranks);
     if (slice->kv_latent)

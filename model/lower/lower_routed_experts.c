@@ -33,8 +33,9 @@ void dtp_forward_sum_terms(const struct pass *pass, dtp_buffer_id terms)
 {
     if (terms.index == DTP_NO_INDEX)
         return;
-    pass->module->tensor[DTP_TENSOR_DOWN] = dtp_lower_scatter_sum(pass->l, "experts", terms, DTP_READ | DTP_FREE,
-                                                                  dtp_layer_tensor_text(DTP_TENSOR_DOWN), false);
+    pass->module->tensor[DTP_TENSOR_DOWN] =
+        dtp_lower_scatter_sum(pass->l, "experts", terms, DTP_READ | DTP_FREE, dtp_layer_tensor_text(DTP_TENSOR_DOWN),
+                              pass->l->compute, false);
     pass->module->alive |= DTP_TENSOR_BIT(DOWN);
 }
 
