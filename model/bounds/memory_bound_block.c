@@ -224,7 +224,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
     const struct dtp_layer_kind *kind = &tensors->kind;
     struct dtp_bound_stage *stage = b->stage + b->stages;
     const struct dtp_plan *plan = b->plan;
-    const uint64_t r = dtp_plan_result_bytes(plan);
+    const uint64_t r = dtp_plan_result_bytes(plan), times = dtp_plan_score_gradients(plan);
     uint64_t c = b->bytes.compute, h = kind->hidden, f = kind->ffn, q = kind->d_q, kv = kind->d_kv, matrix = u->down;
     /* of the results of a token's experts: their gradient in fp32, twice in the compute dtype */
     uint64_t results = kind->experts ? kind->experts_per_token * h * (4 + 2 * c) : 0, gated = kind->gated ? 2 : 1;
@@ -235,7 +235,7 @@ static void add_stages(struct dtp_bound *b, const struct dtp_layer_tensors *tens
         plan->attention == DTP_ATTENTION_MATH ? dtp_plan_score_bytes(plan) * kind->heads * plan->sequence : 0;
     const bool runs = !tensors->cut || b->layers > 1 ||
                       tensors->first_gradients & (DTP_TENSOR_BIT(Q) | DTP_TENSOR_BIT(K) | DTP_TENSOR_BIT(V));
-    uint64_t core = !runs ? 0 : scores ? dtp_plan_score_gradients(plan) * scores : 4 * q + (plan->cp > 1 ? in_steps(b, kind) : 0);
+    uint64_t core = !runs ? 0 : scores ? times * scores : 4 * q + (plan->cp > 1 ? in_steps(b, kind) : 0);
     uint64_t made = r * (q + kv + (kind->kv_latent ? kind->d_core : kv)),
              chain = rotates ? (r == 4 ? 2 : 5) * r * q : 0;
     if (kind->kv_latent) /* rope turns a part of queries; beside gradients as the core makes them, as projected */

@@ -27,7 +27,7 @@ static void count_kind(struct dtp_job_layers *layers, const struct dtp_transform
 static uint64_t shapes_of(const struct dtp_job_layers *layers, const struct dtp_transformer *t)
 {
     const struct dtp_layer_matrix *before[DTP_LAYER_MLPS * DTP_LAYER_MATRICES];
-    uint64_t elements = t->ahead_layers ? dtp_transformer_ahead_elements(t) : 0;
+    uint64_t elements = t->vocab * t->hidden + (t->ahead_layers ? dtp_transformer_ahead_elements(t) : 0);
     int count = 0;
     for (int index = 0; index < (layers->uniform ? 1 : DTP_LAYER_MLPS); index++)
         for (int i = 0; i < layers->tensors[index].kind.matrices; i++) {

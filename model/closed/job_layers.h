@@ -15,8 +15,9 @@ struct dtp_job_layers {
     struct dtp_layer_tensors tensors[DTP_LAYER_MLPS]; /* by enum dtp_layer_mlp where there are two kinds */
     struct dtp_units alike[DTP_LAYER_MLPS];           /* of the model if all its layers were of that kind */
     uint64_t wide[DTP_LAYER_MLPS]; /* bytes that those which stay in bf16 keep of a token; 0: none do */
-    uint64_t shapes; /* elements of one tensor of each shape of matrices, that of the projection of what predicts
-                        further ahead apart, which Transformer Engine hands autograd (get_dummy_wgrad); of others 0 */
+    uint64_t shapes; /* elements of one tensor of each shape of matrices, the head's and that of the projection of what
+                        predicts further ahead apart, which Transformer Engine hands autograd (get_dummy_wgrad); of
+                        others 0 */
     struct dtp_units mixed, trained; /* of a model of two kinds; of a plan with adapters what these train */
 };
 /* Of the model. */

@@ -205,11 +205,9 @@ static void add_tensor(const struct job *j, struct stages *s)
     const struct dtp_transformer *t = &j->slice.transformer;
     bool divides_mlp = !t->experts || (t->shared_expert_ffn && !dtp_plan_routes_all(plan)); /* else attention's alone */
     uint64_t passes = plan->checkpointing == DTP_CHECKPOINT_FULL ? 3 : 2, mlp = divides_mlp ? passes : 0;
-    uint64_t layers = t->layers, dense = dtp_plan_routes_all(plan) && !divides_mlp
-                                             ? passes * (layers - dtp_transformer_expert_layers(t, layers))
-                                             : 0;
-    uint64_t all_ends = dtp_plan_divides_vocab(plan) ? 2 : 0;
-    uint64_t ends = plan->pp > 1 ? all_ends / 2 : all_ends;
+    const uint64_t layers = t->layers, others = layers - dtp_transformer_expert_layers(t, layers);
+    const uint64_t dense = dtp_plan_routes_all(plan) && !divides_mlp ? passes * others : 0;
+    const uint64_t ends = !dtp_plan_divides_vocab(plan) ? 0 : plan->pp > 1 ? 1 : 2;
     double share = exposed_share(plan), layer_s = (double)passes * attention.s + (double)mlp * stream.s;
     const struct exchanged ahead = ahead_exchanged(j, &stream);
     s->tensor_count = (passes * attention.count + mlp) * layers + dense + ends + ahead.count;
@@ -570,10 +568,9 @@ static void fill_kept(const struct job *j, struct dtp_part_cost *layer)
 static double searched_send_s(const struct job *j, uint64_t bytes)
 {
     const struct dtp_cluster *c = j->cluster;
-    const uint32_t apart = dtp_stages_apart(j->cluster, j->plan);
-    const struct dtp_group pair = dtp_group_of(c, 2, apart);
+    const struct dtp_group pair = dtp_group_of(c, 2, dtp_stages_apart(c, j->plan));
     const struct dtp_collective_cost sends = dtp_collective_cost(c, &pair, DTP_SEND_RECV);
-    const double rate = shares_node(j, apart)
+    const double rate = shares_node(j, dtp_stages_apart(c, j->plan))
                             ? dtp_cluster_link_bytes_per_s(c) * dtp_calibration.ring_link_fraction
                             : dtp_cluster_network_bytes_per_s(c) / c->gpus_per_node * dtp_network_fraction(c, 2);
     return sends.measured ? dtp_collective_time(&sends, (double)bytes)
@@ -596,8 +593,7 @@ void dtp_part_costs_of_slice(const struct dtp_transformer *transformer, const st
     hide_in_calls(&s);
     double exchanged_s = s.tensor_exposed_s / (double)j.slice.transformer.layers;
     *layer = passes_of_layer(plan, &j.parts, s.layer_s);
-    layer->forward_s += exchanged_s / 2;
-    layer->backward_s += exchanged_s / 2;
+    layer->forward_s += exchanged_s / 2, layer->backward_s += exchanged_s / 2;
     fill_kept(&j, layer);
     *head = dtp_passes_of_head(plan, s.head_s);
     *send_s = searched_send_s(&j, s.boundary_bytes / (2 * (uint64_t)plan->virtual_stages));

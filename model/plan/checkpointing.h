@@ -29,6 +29,13 @@ static inline bool dtp_plan_recomputes(const struct dtp_plan *plan, enum dtp_rec
     return plan->megatron.recompute >> part & 1;
 }
 
+/* Attention's core alone runs again, by a checkpointing or as a part (Korthikanti 2022). */
+static inline bool dtp_plan_core_runs_again(const struct dtp_plan *plan)
+{
+    return plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ||
+           dtp_plan_recomputes(plan, DTP_RECOMPUTE_CORE_ATTN);
+}
+
 enum dtp_checkpoint_keeps {
     DTP_KEEPS_ALL,            /* what backward reads: no layer is checkpointed */
     DTP_KEEPS_INPUT,          /* the layer's input alone */

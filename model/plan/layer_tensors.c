@@ -156,16 +156,13 @@ bool dtp_layer_lies_between_matmuls(enum dtp_layer_tensor tensor)
 }
 
 /* So are rows of experts and what the router has of tokens; shared experts are an MLP that tensor parallel ranks
- * divide. Latents, whose matrices each rank has whole, are of its rows until they are projected up.
- */
+ * divide. Latents, whose matrices each rank has whole, are of its rows until they are projected up. */
 static bool has_own_rows(const struct dtp_layer_kind *kind, enum dtp_layer_tensor tensor)
 {
     const uint64_t divided = BIT(SHARED_GATE) | BIT(SHARED_UP) | BIT(SHARED_SILU) | BIT(SHARED_PRODUCT);
-    const uint64_t latents = kind->routes_all ? 0
-                                              : BIT(Q_LATENT) | BIT(WIDE_Q_LATENT) | BIT(Q_LATENT_STATISTICS) |
-                                                    BIT(Q_LATENT_NORM) | BIT(KV_LATENT) | BIT(WIDE_KV_LATENT) |
-                                                    BIT(KV_LATENT_STATISTICS) | BIT(KV_LATENT_NORM);
-    return dtp_layer_lies_between_matmuls(tensor) || latents & UINT64_C(1) << tensor ||
+    const uint64_t latents = BIT(Q_LATENT) | BIT(WIDE_Q_LATENT) | BIT(Q_LATENT_STATISTICS) | BIT(Q_LATENT_NORM) |
+                             BIT(KV_LATENT) | BIT(WIDE_KV_LATENT) | BIT(KV_LATENT_STATISTICS) | BIT(KV_LATENT_NORM);
+    return dtp_layer_lies_between_matmuls(tensor) || (latents & UINT64_C(1) << tensor && !kind->routes_all) ||
            (kind->experts && dtp_layer_tensor_part(tensor) == DTP_PART_MLP && !(divided & UINT64_C(1) << tensor));
 }
 
@@ -331,12 +328,6 @@ static uint64_t qk_copied(const struct dtp_transformer *transformer, const struc
     return (dtp_norm_chain_of(transformer, plan, !out->kind.adapted).saved - dtp_plan_compute_bytes(plan)) * width / 4;
 }
 
-static bool core_runs_again(const struct dtp_plan *plan)
-{
-    return plan->checkpointing == DTP_CHECKPOINT_SELECTIVE_ATTENTION ||
-           dtp_plan_recomputes(plan, DTP_RECOMPUTE_CORE_ATTN);
-}
-
 /* Values become a tensor apart from the matmul's result. */
 static bool repacks_heads(const struct dtp_layer_tensors *out, const struct dtp_context *context,
                           const struct dtp_plan *plan)
@@ -344,7 +335,7 @@ static bool repacks_heads(const struct dtp_layer_tensors *out, const struct dtp_
     bool turned = out->kind.rotary || out->kind.qk_norm; /* so are queries and keys */
     bool sent = (context->exchanged > 1 || context->ring > 1) && !context->gathers;
     bool copied = plan->runtime->repacks_heads && out->kind.d_kv < out->kind.d_q;
-    bool apart = turned && plan->runtime->copies_views && !core_runs_again(plan);
+    bool apart = turned && plan->runtime->copies_views && !dtp_plan_core_runs_again(plan);
     return out->kind.packs_qkv &&
            (plan->fused_qkv_rope || copied || apart || (turned && sent && !plan->runtime->walks_gathered));
 }
@@ -581,8 +572,7 @@ void dtp_layer_tensors_of(const struct dtp_transformer *transformer, enum dtp_la
     out->gathered_ranks = context.keeps ? context.ring : 0;
     out->kind.pads_values = dtp_plan_pads_values(transformer, cluster, plan);
     out->kind.own_values = out->kind.pads_values || plan->runtime->copies_values;
-    if (out->kind.pads_values)
-        out->kind.d_v = out->kind.d_q;
+    out->kind.d_v = out->kind.pads_values ? out->kind.d_q : out->kind.d_v;
     bool copied = copies_core(&out->kind, &context, plan);
     const struct pass pass = list_operators(out, plan, copied);
     out->added_again = out->added_again && out->kind.norms_before && pass.made & BIT(INPUT2);

@@ -133,17 +133,21 @@ static void test_checkpointing(void **state)
     assert_int_equal(dtp_plan_score_bytes(&plan), 2);
 }
 
-/* Megatron's qkv result stays for the values that lie in it, beside q and k behind RoPE; with fused_single_qkv_rope
- * all three are tensors of their own: d_q + d_kv less a token. */
+/* Behind RoPE Megatron's q, k and v are tensors of their own, with fused_single_qkv_rope or without, unless attention
+ * runs again: then the qkv result stays for the values that lie in it, d_q + d_kv more a token. */
 static void test_values_apart(void **state)
 {
     (void)state;
     struct dtp_transformer t = llama(4096, 32, 8, 14336, 128256);
     struct dtp_plan plan = dtp_plan_default();
     plan.runtime = &dtp_runtime_megatron, plan.strategy = DTP_DDP, plan.fused_qkv = plan.fused_gate_up = true;
-    uint64_t packed = count(&t, &plan).layer_kept;
+    const uint64_t apart = count(&t, &plan).layer_kept;
     plan.fused_qkv_rope = true;
-    assert_int_equal(packed - count(&t, &plan).layer_kept, 2 * (4096 + 1024));
+    assert_int_equal(count(&t, &plan).layer_kept, apart);
+    plan.checkpointing = DTP_CHECKPOINT_SELECTIVE_ATTENTION;
+    const uint64_t again = count(&t, &plan).layer_kept;
+    plan.fused_qkv_rope = false;
+    assert_int_equal(count(&t, &plan).layer_kept - again, 2 * (4096 + 1024));
 }
 
 static void test_loss(void **state)

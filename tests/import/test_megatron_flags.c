@@ -176,7 +176,6 @@ static void refusals_say_what_helps(void **state)
                        "--moe-token-dispatcher-type alltoall",
          "each cut over 2 ranks is not modelled without expert parallelism; give --expert-tensor-parallel-size 1"},
         {DENSE EXPERTS "--bf16 --expert-tensor-parallel-size 4", "expert_tensor_parallel_size = 4"},
-        {DENSE EXPERTS "--bf16 --overlap-grad-reduce --overlap-param-gather", "use zero1 without overlap"},
         {DENSE EXPERTS "--bf16 --moe-layer-freq 2", "layers without experts that are neither"},
         {DENSE EXPERTS "--bf16 --moe-layer-freq '([0]*3+[1]*6)'", "is of 9 layers, and there are 8"},
         {DENSE EXPERTS "--bf16 --moe-layer-freq '([2]*8)'", "is neither a number nor lists"},

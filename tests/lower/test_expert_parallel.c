@@ -374,6 +374,40 @@ static void test_tensor_parallel(void **state)
     dtp_program_destroy(undivided);
 }
 
+static size_t before_first(const struct dtp_program *program, enum dtp_op_kind kind)
+{
+    size_t at = 0;
+    while (at < dtp_program_op_count(program) && dtp_program_ops(program)[at].kind != kind)
+        at++;
+    return at;
+}
+
+/* Beside compute as many bytes are reduced and gathered as behind it, those of experts among their own ranks. The step
+ * begins with gathers. */
+static void test_beside_compute(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    for (uint32_t ep = 2; ep <= 8; ep *= 2) {
+        struct dtp_plan behind = megatron(ep), beside = behind;
+        struct dtp_program_totals totals[2];
+        beside.megatron.overlap = true;
+        resolve(&behind, &cluster);
+        resolve(&beside, &cluster);
+        struct dtp_program *before = lowered(&behind, &cluster), *program = lowered(&beside, &cluster);
+        assert_int_equal(dtp_program_verify(program, NULL), DTP_OK);
+        dtp_program_sum(before, &totals[0]);
+        dtp_program_sum(program, &totals[1]);
+        for (int kind = 0; kind < DTP_COLLECTIVE_COUNT; kind++)
+            assert_int_equal(totals[1].sent_bytes[kind], totals[0].sent_bytes[kind]);
+        assert_int_equal(most_bytes(program, "gradient buffer"), most_bytes(before, "gradient buffer"));
+        assert_true(before_first(program, DTP_OP_ALL_GATHER) < before_first(program, DTP_OP_ATTENTION));
+        assert_true(before_first(before, DTP_OP_ALL_GATHER) > before_first(before, DTP_OP_ATTENTION));
+        dtp_program_destroy(before);
+        dtp_program_destroy(program);
+    }
+}
+
 static void expect_fault(struct dtp_plan plan, const struct dtp_transformer *t, const char *part)
 {
     struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
@@ -406,7 +440,8 @@ static void test_refused(void **state)
     expect_fault(plan, &t, "sequence_parallel: is how tensor parallel ranks share tokens out");
     plan = megatron(4), plan.strategy = DTP_ZERO2;
     expect_fault(plan, &t, "is not modelled with experts under runtime megatron");
-    plan = megatron(4), plan.megatron.overlap = true;
+    plan = megatron(4), plan.megatron.overlap = true, plan.pp = 2, plan.accumulate = 4;
+    plan.schedule = DTP_SCHEDULE_ZB_H1;
     expect_fault(plan, &t, "megatron_overlap");
     plan = megatron(1), plan.megatron.flex_dispatcher = true;
     expect_fault(plan, &t, "flex_dispatcher");
@@ -428,7 +463,7 @@ int main(void)
         cmocka_unit_test(test_megatron),         cmocka_unit_test(test_megatron_agrees),
         cmocka_unit_test(test_between_nodes),    cmocka_unit_test(test_flex_dispatcher),
         cmocka_unit_test(test_parts_of_experts), cmocka_unit_test(test_tensor_parallel),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_beside_compute),   cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,7 +95,7 @@ static void test_refused(void **state)
     assert_refused(&run, "n_experts 64 without top_k or moe_ffn_hidden");
     run = olmoe();
     run.etp = 2;
-    assert_refused(&run, "etp: is for runtime megatron only");
+    assert_refused(&run, "etp: is for runtime megatron, and torch with tp and ep above 1");
     run = olmoe();
     run.notes = "capacity factor 1.25";
     assert_refused(&run, "experts with 'capacity factor', as notes say");
