@@ -267,6 +267,7 @@ static enum dtp_status count_queues(const struct making *m)
 
 static void count_passes(const struct making *m, uint32_t index, struct dtp_pipeline_rank *rank)
 {
+    const struct dtp_transformer *transformer = &m->simulated->job.transformer;
     uint32_t now = 0;
     for (uint32_t i = m->schedule.first[index]; i < m->schedule.first[index + 1]; i++) {
         enum dtp_pass_kind kind = (enum dtp_pass_kind)m->schedule.passes[i].kind;
@@ -280,6 +281,9 @@ static void count_passes(const struct making *m, uint32_t index, struct dtp_pipe
         const struct dtp_stage_parts *part = &m->stages.parts[dtp_schedule_stage(&m->schedule, index, chunk)];
         rank->layers += part->layers;
         rank->mtp_layers += part->mtp_layers;
+        const uint32_t end = part->first_layer + part->layers + part->mtp_layers;
+        rank->expert_layers += (uint32_t)(dtp_transformer_expert_layers(transformer, end) -
+                                          dtp_transformer_expert_layers(transformer, part->first_layer));
         rank->embedding = rank->embedding || part->embedding;
         rank->head = rank->head || part->head;
     }

@@ -35,6 +35,7 @@ const char *dtp_wait_text(enum dtp_wait wait);
 struct dtp_pipeline_rank {
     uint32_t chunks, layers; /* of all its chunks */
     uint32_t mtp_layers;     /* of modules that predict further ahead, none of `layers` */
+    uint32_t expert_layers;  /* of both, those with experts */
     bool embedding, head;
     uint32_t forwards, in_flight; /* forward passes of a step; most of them at a time that wait for their backward */
     uint32_t forward_queue, backward_queue; /* most that other ranks had made for it and it had not begun to take */

@@ -47,24 +47,31 @@ static void rank_words(const struct ranked *r, uint32_t rank, const char *why, c
 static void explain_parameters(const struct ranked *r)
 {
     const struct dtp_transformer *t = &r->simulated->job.transformer;
-    struct dtp_transformer slice = dtp_plan_slice(t, plan_of(r));
-    struct dtp_parameter_count c = dtp_transformer_count(&slice);
+    struct dtp_transformer slice = dtp_plan_slice(t, plan_of(r)), own = dtp_plan_own_experts(&slice, plan_of(r));
+    struct dtp_parameter_count c = dtp_transformer_count(t->experts ? &own : &slice);
     bool all = !r->stages->rank_count;
     const struct dtp_pipeline_rank *rank = all ? NULL : &r->stages->ranks[r->worst];
     uint64_t layers = all ? t->layers : (uint64_t)rank->layers + rank->mtp_layers;
+    const uint64_t with = all ? c.expert_layers : rank->expert_layers, dense = layers - with;
+    const uint64_t matrices = with * c.expert_block_matmul, vectors = with * c.expert_block_vectors;
     uint64_t ahead = all || rank->mtp_layers ? c.ahead : 0;
     uint64_t first = all || rank->embedding || ahead ? c.embedding + c.embedding_norm + c.position : 0;
     uint64_t last = all || rank->head ? c.final_norm + (t->tied_head && !first ? c.embedding : c.head) : 0;
     char words[112];
     rank_words(r, r->worst, "with most memory", words, sizeof words);
     dtp_explain_group(r->e, "PARAMETERS OF A RANK", words, DTP_EXPLAIN_COUNT,
-                      (double)(layers * (c.block_matmul + c.block_vectors) + first + last + ahead));
+                      (double)(dense * (c.block_matmul + c.block_vectors) + matrices + vectors + first + last + ahead));
     dtp_explain_source(r->e, "tensor parallel ranks divide heads, the MLP's width and the vocabulary (Shoeybi et al. "
                              "2019), a pipeline's ranks the layers");
-    dtp_explain_term(r->e, "matrices of its layers", "layers x P / tp", (double)(layers * c.block_matmul),
-                     "%llu x %llu", ULL(layers), ULL(c.block_matmul));
+    dtp_explain_term(r->e, "matrices of its layers", "layers x P / tp", (double)(dense * c.block_matmul), "%llu x %llu",
+                     ULL(dense), ULL(c.block_matmul));
+    dtp_explain_term(r->e, "matrices of its layers with experts",
+                     "attention's and shared experts' / tp, h E, experts / ep", (double)matrices, "%llu x %llu",
+                     ULL(with), ULL(c.expert_block_matmul));
     dtp_explain_term(r->e, "norms and biases of its layers", "layers x vectors; norms are whole on every rank",
-                     (double)(layers * c.block_vectors), "%llu x %llu", ULL(layers), ULL(c.block_vectors));
+                     (double)(dense * c.block_vectors), "%llu x %llu", ULL(dense), ULL(c.block_vectors));
+    dtp_explain_term(r->e, "norms and biases of its layers with experts", "layers x vectors", (double)vectors,
+                     "%llu x %llu", ULL(with), ULL(c.expert_block_vectors));
     dtp_explain_term(r->e, "embedding", "V h / tp, with positions and norm", (double)first, "%llu", ULL(first));
     dtp_explain_term(r->e, "final norm and output head", "h + V h / tp; a tied head is a copy", (double)last, "%llu",
                      ULL(last));

@@ -207,18 +207,12 @@ static void test_seven_billion_on_eight(void **state)
 
 /* ---- ranks that divide the model --------------------------------------------------------------------------------- */
 
-static void explain_ranks(const char *runtime, enum dtp_strategy strategy, uint32_t tp, uint32_t cp, uint32_t pp,
-                          enum dtp_schedule_kind schedule)
+static void explain_job(struct dtp_job job)
 {
-    struct dtp_job job = {.transformer = llama_7b(), .cluster = test_cluster(test_h200(), 8, 8)};
     struct dtp_simulation_options options = dtp_simulation_options_default();
     struct dtp_faults faults = {0};
     struct dtp_simulated simulated;
     struct dtp_pipeline_stages stages;
-    job.plan = dtp_plan_default();
-    job.plan.runtime = dtp_runtime_find(runtime);
-    job.plan.strategy = strategy;
-    job.plan.tp = tp, job.plan.cp = cp, job.plan.pp = pp, job.plan.schedule = schedule, job.plan.accumulate = 8;
     if (dtp_plan_resolve(&job.plan, &job.transformer, &job.cluster, &faults) != DTP_OK ||
         dtp_simulated_create(&job, &options, &simulated, &faults) != DTP_OK)
         fail_msg("%s", faults.text[0]);
@@ -227,12 +221,32 @@ static void explain_ranks(const char *runtime, enum dtp_strategy strategy, uint3
     check_sums();
     for (size_t t = 0; t < explanation.term_count; t++)
         if (explanation.terms[t].gap)
-            fail_msg("%s, %s: %g has no rule", runtime, explanation.terms[t].name, explanation.terms[t].value);
+            fail_msg("%s, %s: %g has no rule", job.plan.runtime->name, explanation.terms[t].name,
+                     explanation.terms[t].value);
     assert_true(total_of("DEVICE MEMORY") == (double)simulated.prediction.memory.device_peak_bytes);
     assert_true(total_of("STEP") == simulated.prediction.time.step_s);
-    assert_true((total_of("PIPELINE BUBBLE") > 0) == (pp > 1));
+    assert_true((total_of("PIPELINE BUBBLE") > 0) == (job.plan.pp > 1));
     dtp_pipeline_stages_release(&stages);
     dtp_simulated_release(&simulated);
+}
+
+static struct dtp_job divided_job(const char *runtime, enum dtp_strategy strategy, uint32_t tp, uint32_t cp,
+                                  uint32_t pp)
+{
+    struct dtp_job job = {.transformer = llama_7b(), .cluster = test_cluster(test_h200(), 8, 8)};
+    job.plan = dtp_plan_default();
+    job.plan.runtime = dtp_runtime_find(runtime);
+    job.plan.strategy = strategy;
+    job.plan.tp = tp, job.plan.cp = cp, job.plan.pp = pp, job.plan.accumulate = 8;
+    return job;
+}
+
+static void explain_ranks(const char *runtime, enum dtp_strategy strategy, uint32_t tp, uint32_t cp, uint32_t pp,
+                          enum dtp_schedule_kind schedule)
+{
+    struct dtp_job job = divided_job(runtime, strategy, tp, cp, pp);
+    job.plan.schedule = schedule;
+    explain_job(job);
 }
 
 static void test_ranks_that_divide_the_model(void **state)
@@ -265,12 +279,29 @@ static void test_a_rank_of_a_pipeline(void **state)
     assert_true(term_called("rank 0, the worst")->value > 0);
 }
 
+/* Of a model with experts a rank's parameters are those that rest there, whichever of its layers have some. */
+static void test_a_rank_with_experts(void **state)
+{
+    (void)state;
+    for (uint64_t dense = 0; dense < 8; dense += 3) {
+        struct dtp_job job = divided_job("megatron", DTP_ZERO1, 2, 1, 2);
+        job.transformer.layers = 8, job.transformer.dense_layers = dense;
+        job.transformer.experts = 8, job.transformer.experts_per_token = 2, job.transformer.expert_ffn = 1024;
+        job.plan.ep = 2, job.plan.schedule = DTP_SCHEDULE_1F1B;
+        explain_job(job);
+        double rest = 0; /* whatever the term that says them is called */
+        for (size_t i = 0; i < explanation.term_count; i++)
+            rest += strncmp(explanation.terms[i].name, "parameters: ", 12) == 0 ? explanation.terms[i].value : 0;
+        assert_true(2 * total_of("PARAMETERS OF A RANK") == rest);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_terms_sum_to_totals),     cmocka_unit_test(test_bytes_are_exact),
         cmocka_unit_test(test_seven_billion_on_eight),  cmocka_unit_test(test_state_by_part),
         cmocka_unit_test(test_a_window_cuts_attention), cmocka_unit_test(test_ranks_that_divide_the_model),
-        cmocka_unit_test(test_a_rank_of_a_pipeline)};
+        cmocka_unit_test(test_a_rank_of_a_pipeline),    cmocka_unit_test(test_a_rank_with_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
