@@ -167,9 +167,9 @@ static double waited_for_s(const struct dtp_timing *c, double exchanged_s)
 }
 
 /* Of these weights' collectives: FSDP2 reduces a stage's behind its last backward. DeepSpeed's engine gathers updated
- * weights behind the step, and without overlap_comm reduces on compute's stream. Who keeps weights whole otherwise
- * hides neither, or both as those of other weights; in a pipeline, where one micro-batch's passes alone hide some of
- * what a whole step sends, neither. */
+ * weights behind the step, and without overlap_comm reduces on compute's stream. Who keeps weights whole hides
+ * neither: also where they are sent beside compute the passes of one micro-batch alone hide some of what a whole step
+ * sends. */
 static bool blocks(const struct dtp_plan *plan, enum dtp_collective collective)
 {
     const bool gather = collective == DTP_ALL_GATHER;
@@ -177,8 +177,7 @@ static bool blocks(const struct dtp_plan *plan, enum dtp_collective collective)
         return gather || !plan->deepspeed.overlap_comm;
     if (plan->pipeline_ranks && dtp_plan_shards_params(plan))
         return !gather;
-    const bool beside = gather ? dtp_plan_overlaps_gather(plan) : dtp_plan_overlaps_reductions(plan);
-    return !dtp_plan_shards_params(plan) && (plan->pipeline_ranks || !beside);
+    return !dtp_plan_shards_params(plan);
 }
 
 /* Paired with another micro-batch, of all passes the first forward and the last backward stand alone. */

@@ -241,7 +241,7 @@ static void test_memory_of_known_layouts(void **state)
 }
 
 /* Experts whose weights and gradients are sent beside compute, which hides little of them: 0.33, 0.62 and 0.10 of their
- * programs' steps where formulas hid all of it. */
+ * programs' steps where formulas hid all of it, 0.61 of a model without stages. */
 static void test_steps_of_experts_beside_compute(void **state)
 {
 #define BESIDE                                                                                                         \
