@@ -154,7 +154,7 @@ static void test_random_plans(void **state)
         job.plan.loss = (enum dtp_loss[]){DTP_LOSS_FUSED, DTP_LOSS_EAGER, DTP_LOSS_NATIVE}[random_below(3)];
         job.plan.accumulate = 1 + (uint32_t)random_below(4);
         job.plan.ep = t->experts ? 1u << random_below(3) : 1;
-        job.plan.megatron.overlap = !t->experts && random_bool();
+        job.plan.megatron.overlap = random_bool();
         if (random_bool())
             assert_true(dtp_precision_recipe("fp8-current", &job.plan.precision));
         if (dtp_plan_resolve(&job.plan, t, &job.cluster, NULL) != DTP_OK)
@@ -166,6 +166,25 @@ static void test_random_plans(void **state)
         divided += job.plan.ep > 1;
     }
     assert_true(narrow > 15 && experts > 15 && divided > 5 && deep > 5);
+}
+
+/* Where weights and gradients are sent beside compute, in a head of several buckets and in none that is whole: the
+ * module reads the head before the model's own loss does, and what lies in front of it is finished behind it. */
+static void test_beside_compute(void **state)
+{
+    (void)state;
+    struct dtp_cluster cluster = test_cluster(test_h200(), 8, 8);
+    for (int i = 0; i < 8; i++) {
+        struct dtp_transformer t = model(1);
+        t.tied_head = i & 1, t.vocab = i & 2 ? 2000000 : t.vocab;
+        struct dtp_plan plan = asked();
+        plan.strategy = i & 4 ? DTP_DDP : DTP_ZERO1, plan.megatron.overlap = true;
+        resolve(&plan, &t, &cluster);
+        struct dtp_program *program = lowered_job(&t, &cluster, &plan);
+        if (dtp_program_verify(program, &faults) != DTP_OK)
+            fail_msg("%s", faults.text[0]);
+        dtp_program_destroy(program);
+    }
 }
 
 /* Two stages of two layers, the second with the module: it has the table too, whose gradients of 1024 x 64 x 4 bytes
@@ -326,13 +345,10 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_random_plans),
-        cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_tensor_ranks),
-        cmocka_unit_test(test_narrow_tensor_ranks),
+        cmocka_unit_test(test_counts),         cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_kept),           cmocka_unit_test(test_random_plans),
+        cmocka_unit_test(test_beside_compute), cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_tensor_ranks),   cmocka_unit_test(test_narrow_tensor_ranks),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

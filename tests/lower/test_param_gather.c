@@ -138,7 +138,7 @@ static void test_random_plans(void **state)
             job.cluster.gpu.architecture = DTP_GPU_BLACKWELL;
         job.plan.accumulate = 1 + (uint32_t)random_below(4);
         job.plan.ep = t->experts ? 1u << random_below(3) : 1;
-        job.plan.megatron.overlap = !t->experts && random_bool();
+        job.plan.megatron.overlap = random_bool();
         job.plan.megatron.fp8_param_gather = true;
         job.plan.megatron.precision_aware = random_bool();
         if (job.plan.megatron.precision_aware && random_bool())

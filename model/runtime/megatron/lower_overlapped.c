@@ -164,9 +164,16 @@ static void reduce_finished(struct dtp_lowering *l, uint64_t end, uint64_t exper
     }
 }
 
+/* Of a module that predicts further ahead: its forward reads the head before the model's own does, and behind its
+ * backward come the final norm's and, of what lies in front of it, the head's. */
+static bool is_ahead(const struct dtp_lowering *l)
+{
+    return l->layer != DTP_NO_LAYER && l->layer + l->chunk->ahead_layers >= l->chunk->first + l->chunk->layers;
+}
+
 static void after_backward(struct dtp_lowering *l)
 {
-    if (l->own && l->layer != DTP_NO_LAYER && l->pass->kind == DTP_PASS_WHOLE_BACKWARD)
+    if (l->own && l->layer != DTP_NO_LAYER && !is_ahead(l) && l->pass->kind == DTP_PASS_WHOLE_BACKWARD)
         reduce_finished(l, end_of_layer(l)->dense, end_of_layer(l)->experts);
 }
 
@@ -204,6 +211,8 @@ static void before_forward(struct dtp_lowering *l)
 {
     if (l->own && l->layer != DTP_NO_LAYER)
         await_elements(l, begin_of_layer(l)->dense, end_of_layer(l)->dense);
+    if (l->own && is_ahead(l))
+        await_elements(l, 0, head_elements(l));
 }
 
 static void before_experts(struct dtp_lowering *l, bool backward)
